@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use memc::Size;
+use memc::{CONV_WORKSPACE, Size};
 use memc_frontend::MAX_ACCUMULATE;
 use memc_ir::attr::F32;
 use memc_ir::{Bytes, ParseError};
@@ -109,13 +109,10 @@ pub(crate) fn bytes(text: &str) -> Result<u64, ParseError> {
     Bytes::parse(text, "write a size such as 64G").map(|bytes| bytes.0)
 }
 
-/// Workspace of a convolution: what every plan has for one, or more.
+/// Workspace of a convolution.
 pub(crate) fn conv_workspace(text: &str) -> Result<u64, ParseError> {
-    let least = Bytes(32 << 20);
-    let bytes = bytes(text).ok().filter(|bytes| *bytes >= least.0);
-    bytes.ok_or_else(|| {
-        format!("`{text}` is no size of at least {least}: write a size such as 32M or 512M").into()
-    })
+    let bytes = bytes(text).ok().filter(|bytes| CONV_WORKSPACE.contains(bytes));
+    bytes.ok_or_else(|| format!("`{text}` is no size from 32M to 512M: write one such as 256M").into())
 }
 
 /// A time such as `10s`, `1.5s`, `500ms` or `2m`. A bare number is refused.

@@ -15,6 +15,8 @@ pub use device::{
     Sample,
 };
 pub use error::{Contradiction, PassError};
+/// Limits of the workspace of a convolution on a GPU, in bytes.
+pub use memc_cuda::CONV_WORKSPACE;
 pub use options::{OptionDef, Options};
 pub use pipeline::{Fired, PassCx, PassDef, Pipeline, Step};
 pub use reproducer::header;

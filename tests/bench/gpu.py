@@ -121,8 +121,6 @@ def plan(args, folder, model, name, share, stages):
             size = reserve + (need["peak_bytes"] - reserve) * share / 100
             least = memc(folder, "estimate", *base)["smallest_feasible_bytes"] if "bits" in stages else 0
             budget = ["--gpu-mem", f"{max(int(size), least)}B"]
-        if "bits" in stages:
-            budget = [*budget, "--conv-workspace", "32M"]
         made = memc(folder, "compile", *base, "-o", path, *budget)
         row = gpuplans.kept(made) if "error" not in made else {"infeasible": made["smallest_feasible_bytes"]}
         whole(about, json.dumps(row | {"by": args.by}))

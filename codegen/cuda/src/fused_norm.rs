@@ -13,7 +13,7 @@ use crate::fused::{Source, chain};
 use crate::index_space::broadcast;
 use crate::kernel::{Entry, Launch, Lowering, float, name};
 use crate::map::{Body, Read, by_four, entry, index_space, one_by_one};
-use crate::norm::{affine, by_rows, grad_row, rows};
+use crate::norm::{affine, grad_row, rows};
 use crate::rows::RowForm;
 
 /// Variable with the value of the norm.
@@ -172,7 +172,7 @@ impl<'a> Norm<'a> {
             self.lead(&stages),
             team = form.team()
         );
-        by_rows(entry.int("rows", self.rows).int("n", self.n), stem, self.rows, form, &body)
+        form.launch(entry, stem, [self.rows, self.n], &body)
     }
 
     fn forward(&self, epsilon: f32) -> Option<Lowering> {

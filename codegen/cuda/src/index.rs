@@ -12,9 +12,9 @@ use memc_ir::{DType, OpKind, TensorType};
 use crate::Call;
 use crate::index_space::{IndexSpace, strides};
 use crate::kernel::{Arg, BLOCK, Entry, Launch, Lowering, blocks, name, raw};
-use crate::norm::around;
 use crate::product::SIDE;
 use crate::reduce::row_block;
+use crate::rows::around;
 use crate::rows::pack;
 
 /// Gather and scatter; `None` for every other op.

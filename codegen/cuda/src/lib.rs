@@ -60,7 +60,7 @@ pub use check::{NO_REPORT, report};
 pub use error::CudaError;
 pub use kernel::{Arg, IndexCheck, Kernel, Launch, Lowering, PREAMBLE, program};
 pub use library::{
-    AMPLE_WORKSPACE, Addend, Convolution, Epilogue, LibraryCall, PLACE_ALIGN, Pass, Product, WORKSPACE_ALIGN,
+    Addend, CONV_WORKSPACE, Convolution, Epilogue, LibraryCall, PLACE_ALIGN, Pass, Product, WORKSPACE_ALIGN,
     allowance, ample_allowance, library,
 };
 /// Element types of library calls.

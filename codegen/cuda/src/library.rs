@@ -20,6 +20,8 @@
 //! these move bytes and hardly compute, so that a library gains nothing, and fused with their neighbours they
 //! move fewer.
 
+use std::ops::RangeInclusive;
+
 use memc_ir::ops::fused::{Arg, Body};
 use memc_ir::ops::{BiasGrad, conv_output_extent};
 use memc_ir::{DType, OpKind, SLOT_ALIGN, TensorType};
@@ -31,12 +33,13 @@ pub const PLACE_ALIGN: u64 = SLOT_ALIGN;
 /// Alignment of the workspace that a library is given; it lies within the workspace that a plan lists.
 pub const WORKSPACE_ALIGN: u64 = 256;
 
-/// Workspace with which libraries find all their fast algorithms: what NVIDIA recommends for its largest GPUs
-/// (cuBLAS documentation, `cublasSetWorkspace`).
+/// Most workspace of a call in every plan: what NVIDIA recommends for its largest GPUs (cuBLAS documentation,
+/// `cublasSetWorkspace`).
 const ENOUGH: u64 = 32 << 20;
-/// Workspace with which convolutions find them, too: Winograd's and Fourier's transforms keep whole tensors.
-/// Paddle's default (`FLAGS_conv_workspace_size_limit`) is as much.
-pub const AMPLE_WORKSPACE: u64 = 512 << 20;
+/// Most workspace that a convolution may have: what it has in every plan, to that with which transforms of
+/// whole tensors fit, Winograd's and Fourier's. The end is Paddle's default
+/// (`FLAGS_conv_workspace_size_limit`).
+pub const CONV_WORKSPACE: RangeInclusive<u64> = ENOUGH..=512 << 20;
 
 /// An op as one call of a library; operands are the op's, in its order.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -211,10 +214,10 @@ pub fn allowance(op: &OpKind, operands: &[TensorType]) -> u64 {
 }
 
 /// Bytes of workspace that a plan has for a library call where there is room: more than [`allowance`] for
-/// convolutions that are large, up to `most`. A library is given [`AMPLE_WORKSPACE`] at most.
+/// convolutions that are large, up to `most` within [`CONV_WORKSPACE`].
 pub fn ample_allowance(op: &OpKind, operands: &[TensorType], most: u64) -> u64 {
     let is_convolution = matches!(library(op, operands), Some(LibraryCall::Convolution(_)));
-    limited(op, operands, if is_convolution { most.clamp(ENOUGH, AMPLE_WORKSPACE) } else { ENOUGH })
+    limited(op, operands, if is_convolution { most.clamp(ENOUGH, *CONV_WORKSPACE.end()) } else { ENOUGH })
 }
 
 fn limited(op: &OpKind, operands: &[TensorType], most: u64) -> u64 {

@@ -7,10 +7,9 @@ use crate::Call;
 use crate::index_space::strides;
 use crate::kernel::{BLOCK, Entry, Launch, Lowering, blocks, int, name};
 use crate::map::{self, Body, Read, entry, index_space, one_by_one};
-use crate::norm::{around, by_rows};
 use crate::reduce::{parts, row_block};
-use crate::rows::RowForm;
-use crate::softmax::{COLUMN, Cut, columns};
+use crate::rows::{RowForm, around};
+use crate::softmax::{Cut, columns};
 
 /// Losses; `None` for every other op.
 pub(crate) fn lower(call: &Call) -> Option<Lowering> {
@@ -51,11 +50,10 @@ fn each_loss(call: &Call, ignore: i64, at: u64) -> Option<(Vec<Launch>, u64)> {
         return Some((Vec::new(), 0));
     }
     if inner != 1 {
-        let body = format!(
-            "{COLUMN}cross_entropy_column<{t}>(x + at, labels[i], y + at, losses + i, n, inner, {ignore});"
-        );
-        let entry = entry.int("n", n).int("inner", inner);
-        return Some((columns(entry, "cross_entropy", labels.numel(), &body).into_iter().collect(), 0));
+        let body =
+            format!("cross_entropy_column<{t}>(x + at, labels[i], y + at, losses + i, n, inner, {ignore});");
+        let launch = columns(entry, "cross_entropy", labels.numel(), [n, inner], &body);
+        return Some((launch.into_iter().collect(), 0));
     }
     if let Some(cut) = Cut::new(logits, outer, n) {
         let body = format!(
@@ -70,8 +68,7 @@ fn each_loss(call: &Call, ignore: i64, at: u64) -> Option<(Vec<Launch>, u64)> {
         "cross_entropy_rows<{t}, {i}, {}>(x, labels, y, losses, rows, n, {ignore});",
         form.arguments()
     );
-    let entry = entry.int("rows", outer).int("n", n);
-    Some((vec![by_rows(entry, "cross_entropy", outer, &form, &body)], 0))
+    Some((vec![form.launch(entry, "cross_entropy", [outer, n], &body)], 0))
 }
 
 /// Least positions to a part of a sum over all.

@@ -6,8 +6,8 @@ use memc_ir::ops::Family;
 use crate::error::CudaError;
 use crate::kernel::Lowering;
 use crate::{
-    Call, bias_grad, conv, elementwise, fused, fused_norm, index, norm, optim, pool, product, random, reduce,
-    shape,
+    Call, batch_norm, bias_grad, conv, elementwise, fused, fused_norm, index, loss, norm, optim, pool,
+    product, random, reduce, shape, softmax,
 };
 
 /// Lowering of an op; `None` where the family has no kernel for it.
@@ -21,7 +21,10 @@ pub(crate) fn dispatch(call: &Call) -> Result<Lowering, CudaError> {
         (Family::ElementWise, _) | (_, OpKind::Increment { .. }) => elementwise::lower,
         (Family::Optimizer, _) => optim::lower,
         (Family::Reduce, _) => reduce::lower,
-        (Family::Softmax | Family::Norm, _) => norm::lower,
+        (_, OpKind::CrossEntropy { .. } | OpKind::CrossEntropyGrad { .. }) => loss::lower,
+        (_, OpKind::LayerNorm { .. } | OpKind::LayerNormGrad { .. }) => norm::lower,
+        (Family::Softmax, _) => softmax::lower,
+        (Family::Norm, _) => batch_norm::lower,
         (Family::Movement, _) => shape::lower,
         (Family::Gather | Family::Scatter, _) => index::lower,
         (Family::Random, _) => random::lower,

@@ -2,37 +2,24 @@
 
 use memc_ir::{DType, OpKind};
 
+use crate::Call;
 use crate::kernel::{BLOCK, Entry, Launch, Lowering, blocks, float, name};
 use crate::reduce::parts;
 use crate::rows::{RowForm, pack};
-use crate::{Call, batch_norm, loss, softmax};
 
-/// Normalisations and losses; `None` for every other op.
+/// Layer normalisation; `None` for every other op.
 pub(crate) fn lower(call: &Call) -> Option<Lowering> {
     match call.op {
         OpKind::LayerNorm { axis, epsilon } => layer_norm(call, *axis, epsilon.0),
         OpKind::LayerNormGrad { axis } => layer_norm_grad(call, *axis),
-        _ => softmax::lower(call).or_else(|| loss::lower(call)).or_else(|| batch_norm::lower(call)),
+        _ => None,
     }
-}
-
-/// Extents before, at and behind `axis`.
-pub(crate) fn around(shape: &[u64], axis: i64) -> Option<(u64, u64, u64)> {
-    let axis = usize::try_from(axis).ok()?;
-    let (outer, rest) = shape.split_at_checked(axis)?;
-    let (&extent, inner) = rest.split_first()?;
-    Some((outer.iter().product(), extent, inner.iter().product()))
 }
 
 /// Rows, and elements of a row, of a tensor normalised over the axes from `axis` on.
 pub(crate) fn rows(shape: &[u64], axis: i64) -> Option<(u64, u64)> {
     let (outer, inner) = shape.split_at_checked(usize::try_from(axis).ok()?)?;
     Some((outer.iter().product(), inner.iter().product()))
-}
-
-/// A launch with a team for each of `rows` rows.
-pub(crate) fn by_rows(entry: Entry, stem: &str, rows: u64, form: &RowForm, body: &str) -> Launch {
-    entry.launch(stem, [form.blocks(rows), 1, 1], form.block, body)
 }
 
 fn layer_norm(call: &Call, axis: i64, epsilon: f32) -> Option<Lowering> {
@@ -48,16 +35,14 @@ fn layer_norm(call: &Call, axis: i64, epsilon: f32) -> Option<Lowering> {
         .operand(if bias { 2 } else { 1 }, s, "bias")
         .result(0, t, "y")
         .result(1, "f32", "mean")
-        .result(2, "f32", "inv_std")
-        .int("rows", rows)
-        .int("n", n);
+        .result(2, "f32", "inv_std");
     let epsilon = float(epsilon);
     let form = RowForm::new(x.dtype, [rows, n], 1);
     let body = format!(
         "layer_norm_rows<{t}, {s}, {}, {bias}>(x, scale, bias, y, mean, inv_std, rows, n, {epsilon});",
         form.arguments()
     );
-    Some(Lowering::of([by_rows(entry, "layer_norm", rows, &form, &body)]))
+    Some(Lowering::of([form.launch(entry, "layer_norm", [rows, n], &body)]))
 }
 
 /// A kernel that reads the gradient of what was normalised, its input, and its statistics.
@@ -77,12 +62,12 @@ fn layer_norm_grad(call: &Call, axis: i64) -> Option<Lowering> {
     let dy = format!("Elements<{t}, {}>{{dy}}", form.pack);
     let (sums, workspace) = affine(of_normalised(t), "", &dy, x.dtype, [rows, n], s, 1);
     let dx = (rows > 0).then(|| {
-        let entry = of_normalised(t).operand(2, s, "scale").result(0, t, "dx").int("rows", rows).int("n", n);
+        let entry = of_normalised(t).operand(2, s, "scale").result(0, t, "dx");
         let body = format!(
             "layer_norm_grad_rows<{t}, {s}, {}>(dy, x, scale, mean, inv_std, dx, rows, n);",
             form.arguments()
         );
-        by_rows(entry, "layer_norm_grad", rows, &form, &body)
+        form.launch(entry, "layer_norm_grad", [rows, n], &body)
     });
     Some(Lowering::of(sums.into_iter().chain(dx)).with_workspace(workspace))
 }

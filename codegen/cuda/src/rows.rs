@@ -2,7 +2,7 @@
 
 use memc_ir::DType;
 
-use crate::kernel::{BLOCK, blocks};
+use crate::kernel::{BLOCK, Entry, Launch, blocks};
 use crate::reduce::parts;
 
 /// Bytes of the widest load.
@@ -17,6 +17,14 @@ pub(crate) fn pack(dtype: DType, n: u64) -> u64 {
         elements /= 2;
     }
     elements
+}
+
+/// Extents before, at and behind `axis`.
+pub(crate) fn around(shape: &[u64], axis: i64) -> Option<(u64, u64, u64)> {
+    let axis = usize::try_from(axis).ok()?;
+    let (outer, rest) = shape.split_at_checked(axis)?;
+    let (&extent, inner) = rest.split_first()?;
+    Some((outer.iter().product(), extent, inner.iter().product()))
 }
 
 /// Rows from which on there are enough for each to be taken by a warp.
@@ -40,7 +48,7 @@ pub(crate) struct RowForm {
     /// Lanes of a warp that take a row together; zero where a block does.
     lanes: u64,
     /// Threads of the block.
-    pub(crate) block: u32,
+    block: u32,
 }
 
 impl RowForm {
@@ -68,9 +76,11 @@ impl RowForm {
         format!("Team<{}>", self.lanes)
     }
 
-    /// Blocks for that many rows.
-    pub(crate) fn blocks(&self, rows: u64) -> u32 {
-        blocks(rows.div_ceil(u64::from(self.block).checked_div(self.lanes).unwrap_or(1)))
+    /// A launch with a team for each of `rows` rows of `n` elements.
+    pub(crate) fn launch(&self, entry: Entry, stem: &str, [rows, n]: [u64; 2], body: &str) -> Launch {
+        let in_block = u64::from(self.block).checked_div(self.lanes).unwrap_or(1);
+        let grid = [blocks(rows.div_ceil(in_block)), 1, 1];
+        entry.int("rows", rows).int("n", n).launch(stem, grid, self.block, body)
     }
 }
 

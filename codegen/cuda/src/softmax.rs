@@ -4,8 +4,7 @@ use memc_ir::{OpKind, TensorType};
 
 use crate::Call;
 use crate::kernel::{BLOCK, Entry, Launch, Lowering, blocks, name};
-use crate::norm::{around, by_rows};
-use crate::rows::{RowForm, pack, row_parts};
+use crate::rows::{RowForm, around, pack, row_parts};
 
 /// Softmax, its logarithm and its gradient; `None` for every other op.
 pub(crate) fn lower(call: &Call) -> Option<Lowering> {
@@ -18,13 +17,19 @@ pub(crate) fn lower(call: &Call) -> Option<Lowering> {
 }
 
 /// Where the column of element `i` begins, when columns of `n` elements are `inner` apart.
-pub(crate) const COLUMN: &str = "const i64 at = (i64)(i / (idx)inner) * n * inner + (i64)(i % (idx)inner);\n";
+const COLUMN: &str = "const i64 at = (i64)(i / (idx)inner) * n * inner + (i64)(i % (idx)inner);\n";
 /// Bytes of a part's sums.
 const PART: u64 = 16;
 
-/// A launch with a thread for each of `count` columns.
-pub(crate) fn columns(entry: Entry, stem: &str, count: u64, body: &str) -> Option<Launch> {
-    entry.each_of("columns", stem, count, body)
+/// A launch with a thread for each of `count` columns of `n` elements, which are `inner` apart.
+pub(crate) fn columns(
+    entry: Entry,
+    stem: &str,
+    count: u64,
+    [n, inner]: [u64; 2],
+    body: &str,
+) -> Option<Launch> {
+    entry.int("n", n).int("inner", inner).each_of("columns", stem, count, &format!("{COLUMN}{body}"))
 }
 
 /// Long rows cut into parts, where there are few.
@@ -69,9 +74,8 @@ fn softmax(call: &Call, axis: i64, log: bool) -> Option<Lowering> {
     let t = name(x.dtype);
     let entry = Entry::new().operand(0, t, "x").result(0, t, "y");
     if inner != 1 {
-        let body = format!("{COLUMN}softmax_column<{t}, {log}>(x + at, y + at, n, inner);");
-        let entry = entry.int("n", n).int("inner", inner);
-        return Some(Lowering::of(columns(entry, "softmax", outer * inner, &body)));
+        let body = format!("softmax_column<{t}, {log}>(x + at, y + at, n, inner);");
+        return Some(Lowering::of(columns(entry, "softmax", outer * inner, [n, inner], &body)));
     }
     if let Some(cut) = Cut::new(x, outer, n) {
         let body = format!("softmax_parts<{t}, {}, {log}>(x, y, peaks, rows, n);", cut.pack);
@@ -80,8 +84,7 @@ fn softmax(call: &Call, axis: i64, log: bool) -> Option<Lowering> {
     }
     let form = RowForm::new(x.dtype, [outer, n], 2);
     let body = format!("softmax_rows<{t}, {}, {log}>(x, y, rows, n);", form.arguments());
-    let entry = entry.int("rows", outer).int("n", n);
-    Some(Lowering::of([by_rows(entry, "softmax", outer, &form, &body)]))
+    Some(Lowering::of([form.launch(entry, "softmax", [outer, n], &body)]))
 }
 
 fn softmax_grad(call: &Call, axis: i64) -> Option<Lowering> {
@@ -94,9 +97,8 @@ fn softmax_grad(call: &Call, axis: i64) -> Option<Lowering> {
     let read = || Entry::new().operand(0, t, "dy").operand(1, t, "y");
     let entry = read().result(0, t, "dx");
     if inner != 1 {
-        let body = format!("{COLUMN}softmax_grad_column<{t}>(dy + at, y + at, dx + at, n, inner);");
-        let entry = entry.int("n", n).int("inner", inner);
-        return Some(Lowering::of(columns(entry, "softmax_grad", outer * inner, &body)));
+        let body = format!("softmax_grad_column<{t}>(dy + at, y + at, dx + at, n, inner);");
+        return Some(Lowering::of(columns(entry, "softmax_grad", outer * inner, [n, inner], &body)));
     }
     if let Some(cut) = Cut::new(dx, outer, n) {
         let body = format!("softmax_grad_sums<{t}, {}>(dy, y, sums, rows, n);", cut.pack);
@@ -107,6 +109,5 @@ fn softmax_grad(call: &Call, axis: i64) -> Option<Lowering> {
     }
     let form = RowForm::new(dx.dtype, [outer, n], 2);
     let body = format!("softmax_grad_rows<{t}, {}>(dy, y, dx, rows, n);", form.arguments());
-    let entry = entry.int("rows", outer).int("n", n);
-    Some(Lowering::of([by_rows(entry, "softmax_grad", outer, &form, &body)]))
+    Some(Lowering::of([form.launch(entry, "softmax_grad", [outer, n], &body)]))
 }

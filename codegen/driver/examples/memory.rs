@@ -37,8 +37,8 @@ pub(crate) fn picture() -> Result<String, Error> {
     let model = Model::read(&Source { path, import }, &target, &Silent)?;
     let budget = (1 << 30) + model.profile.reserve_bytes;
     let search = Search { effort: 1, ..Search::default() };
-    let options = Options { budget: Some(Size::Bytes(budget)), search, ..Options::default() };
-    let compiled = compile(&model, &options)?;
+    let compiled =
+        compile(&model, &Options { budget: Some(Size::Bytes(budget)), search, ..Options::default() })?;
 
     let unplanned = &compiled.instance.given().kept;
     let (_, planned) = compiled.outcome.require(&compiled.instance, compiled.allow)?;

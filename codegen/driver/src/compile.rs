@@ -5,6 +5,7 @@ use std::path::Path;
 
 use memc_codegen::{Lowered, lower};
 use memc_ir::{Bytes, Module};
+use memc_passes::CONV_WORKSPACE;
 use memc_plan::{Claims, Meta, Plan};
 use memc_planner::Allow;
 
@@ -21,9 +22,9 @@ pub struct Options<'a> {
     pub budget: Option<Size>,
     /// Host memory in bytes that the plan may take. Where swapping takes more, nothing is swapped.
     pub host_memory: Option<u64>,
-    /// Most workspace of a convolution on a GPU in bytes, up to 512 MiB, where the budget has room. A library
-    /// may choose another algorithm with more, whose sums are rounded otherwise: with up to 32 MiB plans of
-    /// all budgets compute the same bits.
+    /// Most workspace of a convolution on a GPU in bytes, within [`CONV_WORKSPACE`], where the budget has
+    /// room. A library may choose another algorithm with more, whose sums are rounded otherwise: with the
+    /// least plans of all budgets compute the same bits.
     pub conv_workspace: u64,
     /// Planner, permissions and effort.
     pub search: Search,
@@ -36,7 +37,8 @@ pub struct Options<'a> {
 impl Default for Options<'_> {
     fn default() -> Self {
         let (budget, host_memory, search, decisions) = Default::default();
-        Options { budget, host_memory, conv_workspace: 0, search, decisions, watch: &Silent }
+        let conv_workspace = *CONV_WORKSPACE.start();
+        Options { budget, host_memory, conv_workspace, search, decisions, watch: &Silent }
     }
 }
 

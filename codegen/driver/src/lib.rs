@@ -42,6 +42,8 @@ pub use explain::{Does, Explanation, Gap, Stall, TensorFate, explain};
 pub use instance::{Bounds, Candidate, Instance, Size, and_reserve};
 pub use machine::read_text;
 pub use max_batch::{MaxBatch, MaxBatchOptions, Probe, max_batch};
+/// Limits of [`Options::conv_workspace`].
+pub use memc_passes::CONV_WORKSPACE;
 pub use memory::{Sample, memory_over_time};
 pub use plan::{DecisionsFile, Outcome, Search, Solved, planner};
 pub use report::{Report, over};

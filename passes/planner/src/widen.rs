@@ -6,12 +6,12 @@ use memc_ir::Arena;
 use crate::decisions::{Action, Decisions};
 use crate::evaluate::{Schedule, evaluate_by};
 use crate::ids::OpPos;
-use crate::problem::{ALIGN, Problem};
+use crate::problem::Problem;
 
 /// Ops that are to have the same, larger workspace: all of them, or none.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Wish {
-    /// Workspace in bytes.
+    /// Workspace in bytes, a multiple of [`ALIGN`](crate::ALIGN).
     pub bytes: u64,
     /// The ops; their workspace in the problem is not 0.
     pub ops: Vec<OpPos>,
@@ -24,10 +24,11 @@ pub struct Wish {
 /// All other places stay where they are. The plan's decisions stay as they were, too: those of a plan without
 /// the wishes.
 pub fn widen(p: &Problem, plan: Schedule, wishes: &[Wish], capacity: u64) -> Schedule {
-    let bytes = |wish: &Wish| wish.bytes.checked_next_multiple_of(ALIGN);
-    let is_more = |bytes: u64| move |&op: &OpPos| p.ops.get(op).is_some_and(|op| bytes > op.workspace);
-    let larger = wishes.iter().filter(|w| bytes(w).is_some_and(|bytes| w.ops.iter().all(is_more(bytes))));
-    let mut larger: Vec<&Wish> = larger.collect();
+    let is_more = |w: &&Wish| w.ops.iter().all(|&op| p.ops.get(op).is_some_and(|op| w.bytes > op.workspace));
+    let mut larger: Vec<&Wish> = wishes.iter().filter(is_more).collect();
+    if larger.is_empty() {
+        return plan;
+    }
     let ns = |wish: &Wish| wish.ops.iter().map(|&op| p.ops[op].time_ns).max();
     larger.sort_by_key(|wish| std::cmp::Reverse(ns(wish)));
     let decisions = plan.decisions.clone();
@@ -61,7 +62,7 @@ impl Widening {
         let mut is_wished = Arena::filled(false, problem.ops.len());
         for wish in wishes {
             for &op in &wish.ops {
-                problem.ops[op].workspace = wish.bytes.next_multiple_of(ALIGN);
+                problem.ops[op].workspace = wish.bytes;
                 is_wished[op] = true;
             }
         }
@@ -94,6 +95,7 @@ mod tests {
     use super::*;
     use crate::evaluate::evaluate;
     use crate::place::{Site, Space};
+    use crate::problem::ALIGN;
     use crate::sample::{Seed, any};
 
     fn workspaces(plan: &Schedule) -> Vec<u64> {
@@ -111,7 +113,7 @@ mod tests {
             let mut p = sample.problem;
             p.ops.values_mut().for_each(|op| op.workspace = ALIGN);
             let plan = evaluate(&p, Decisions::keep_all(&p)).unwrap();
-            let (bytes, more) = (4 * ALIGN + 1, seed % 3 * ALIGN);
+            let (bytes, more) = (5 * ALIGN, seed % 3 * ALIGN);
             let wish = |parity: u32| {
                 let ops = p.ops.iter().map(|(op, _)| op).filter(|op| op.0 % 2 == parity).collect();
                 Wish { bytes, ops }

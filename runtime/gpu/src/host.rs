@@ -5,16 +5,14 @@
 //! pieces are those of touching, not of locking. Where the driver does not lock it, the memory stays as it
 //! is: pageable.
 
-use std::num::NonZero;
 use std::ptr::null_mut;
-use std::sync::{Mutex, PoisonError};
-use std::thread;
 
 use cudarc::driver::sys;
 use memmap2::MmapMut;
 
 use crate::GpuError;
 use crate::api::done;
+use crate::threads::side_by_side;
 
 /// Bytes that are touched by one write: the smallest page.
 const PAGE: usize = 4096;
@@ -123,23 +121,8 @@ fn touch(memory: &mut [u8], fill: u8) {
         0 => piece.chunks_mut(PAGE).filter_map(|page| page.first_mut()).for_each(|byte| *byte = 0),
         _ => piece.fill(fill),
     };
-    let threads = thread::available_parallelism().map_or(1, NonZero::get).min(THREADS);
-    let threads = threads.min(memory.len().div_ceil(PIECE));
-    let queue = Mutex::new(memory.chunks_mut(PIECE));
-    let work = || {
-        while let Some(piece) = queue.lock().unwrap_or_else(PoisonError::into_inner).next() {
-            bring(piece);
-        }
-    };
-    thread::scope(|scope| {
-        for _ in 1..threads {
-            // Without further threads this one does it all.
-            if thread::Builder::new().spawn_scoped(scope, work).is_err() {
-                break;
-            }
-        }
-        work();
-    });
+    let threads = THREADS.min(memory.len().div_ceil(PIECE));
+    side_by_side(memory.chunks_mut(PIECE), threads, bring);
 }
 
 impl Drop for HostMemory {

@@ -30,6 +30,7 @@ mod locate;
 mod meter;
 mod nvrtc;
 mod search;
+mod threads;
 
 pub use component::Component;
 pub use cuda::Cuda;

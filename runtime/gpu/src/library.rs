@@ -37,26 +37,34 @@ impl Refusal {
     }
 }
 
-/// The error of a library that does not start.
+/// The error of a library that does not start; `is_full` where it found no memory.
 pub(crate) fn unusable(
     component: Component,
     function: &'static str,
     error: String,
     is_full: bool,
 ) -> GpuError {
-    match broken() {
-        Some(error) => error,
-        None if is_full => GpuError::Full { function, error, held: Vec::new() },
-        None => GpuError::Unusable { component, function, error, remedy: Libraries::get().remedy(component) },
-    }
+    let remedy = || Libraries::get().remedy(component);
+    let other = |error| GpuError::Unusable { component, function, error, remedy: remedy() };
+    told(function, error, is_full, other)
 }
 
-/// The error of a call that failed as it ran. Where a kernel has crashed before it, that is what to tell.
+/// The error of a call that failed as it ran; `is_full` where the library found no memory.
 pub(crate) fn failed(component: Component, function: &'static str, error: String, is_full: bool) -> GpuError {
+    told(function, error, is_full, |error| GpuError::Library { component, function, error })
+}
+
+/// Where a kernel has crashed before a call, that is what to tell.
+fn told(
+    function: &'static str,
+    error: String,
+    is_full: bool,
+    other: impl FnOnce(String) -> GpuError,
+) -> GpuError {
     match broken() {
         Some(error) => error,
         None if is_full => GpuError::Full { function, error, held: Vec::new() },
-        None => GpuError::Library { component, function, error },
+        None => other(error),
     }
 }
 

@@ -215,13 +215,13 @@ fn program(text: &str, target: Target, options: &[&str]) -> Result<Program, GpuE
     let count = c_int::try_from(options.len()).unwrap_or(0);
     // SAFETY: the program exists, and so do the options, `count` terminated texts.
     let result = unsafe { sys::nvrtcCompileProgram(program.0, count, options.as_ptr()) };
-    judged(result, &program.log())?;
+    judged(result, || program.log())?;
     Ok(program)
 }
 
 /// Result of a compilation with this log.
-fn judged(result: sys::nvrtcResult, log: &str) -> Result<(), GpuError> {
-    let log = || log.chars().take(LOG).collect::<String>().trim_end().to_owned();
+fn judged(result: sys::nvrtcResult, log: impl FnOnce() -> String) -> Result<(), GpuError> {
+    let log = || log().chars().take(LOG).collect::<String>().trim_end().to_owned();
     match result {
         sys::nvrtcResult::NVRTC_ERROR_COMPILATION => Err(GpuError::Compile { log: log() }),
         // A second file of the library does not open.
@@ -294,10 +294,11 @@ mod tests {
     fn a_broken_installation_is_told() {
         let Ok(_) = Nvrtc::find() else { return };
         let log = "nvrtc: error: failed to open libnvrtc-builtins.so.13.0.";
-        let told = judged(sys::nvrtcResult::NVRTC_ERROR_BUILTIN_OPERATION_FAILURE, log).unwrap_err();
+        let told =
+            judged(sys::nvrtcResult::NVRTC_ERROR_BUILTIN_OPERATION_FAILURE, || log.to_owned()).unwrap_err();
         let told = told.to_string();
         assert!(told.contains(log) && told.contains("install"), "{told}");
-        assert_eq!(judged(sys::nvrtcResult::NVRTC_SUCCESS, ""), Ok(()));
+        assert_eq!(judged(sys::nvrtcResult::NVRTC_SUCCESS, String::new), Ok(()));
     }
 
     /// Machine code is an ELF file, and text ends with a zero byte, as the driver reads it. Without NVRTC

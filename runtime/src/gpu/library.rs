@@ -106,8 +106,8 @@ pub(super) fn groups(program: &Program) -> Vec<Group> {
         let whole = memc_cuda::library(op, operands).map(|call| (call, Lowering::default()));
         let forms = whole.into_iter().chain(memc_cuda::split_call(op, operands));
         let forms: Vec<Form> = forms.map(|(call, rest)| Form { call, rest }).collect();
-        let allowance =
-            usize::try_from(memc_cuda::ample_allowance(op, operands, u64::MAX)).unwrap_or(usize::MAX);
+        let most = memc_cuda::ample_allowance(op, operands, *memc_cuda::CONV_WORKSPACE.end());
+        let allowance = usize::try_from(most).unwrap_or(usize::MAX);
         (!forms.is_empty()).then(|| Group { kernels, forms, workspace: allowance.min(least) })
     };
     same.into_iter().filter_map(group).collect()

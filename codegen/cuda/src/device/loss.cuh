@@ -73,13 +73,6 @@ FN Total summed(const f32* losses, const Part& part) {
   return block_fold<Sum>(total);
 }
 
-// The fold of parts, by one block.
-template <class A> FN A sum_of_parts(const A* parts, i64 count) {
-  A sum = {};
-  for (i64 p = threadIdx.x; p < count; p += blockDim.x) sum = op_add(sum, parts[p]);
-  return block_fold<Sum>(sum);
-}
-
 // Sum or mean of the losses. Of no label the mean is zero.
 template <class T> FN void put_loss(Total total, u64 count, T* loss) {
   if (threadIdx.x == 0) loss[0] = down<T>((f32)(exact(total) / (f64)(count > 0 ? count : 1)));

@@ -93,6 +93,13 @@ template <class T, u32 W> FN void peak_parts(const T* x, Peak* peaks, i64 rows, 
   }
 }
 
+// The fold of parts, by one block.
+template <class A> FN A sum_of_parts(const A* parts, i64 count) {
+  A sum = {};
+  for (i64 p = threadIdx.x; p < count; p += blockDim.x) sum = op_add(sum, parts[p]);
+  return block_fold<Sum>(sum);
+}
+
 // The peak of a row, of those of its parts.
 FN Peak joined_peak(const Peak* peaks, i64 row) {
   Peak peak;

@@ -1,8 +1,16 @@
 // Softmax and its gradient, by rows or by columns.
 
+// Softmax of an element, or its logarithm, where the peak is known.
+template <bool LOG> struct Softmax {
+  f32 most, last;
+  __device__ explicit Softmax(const Peak& peak)
+      : most(peak.most), last((f32)(LOG ? log(value(peak.total)) : (real)1 / value(peak.total))) {}
+  FN_MEMBER f32 of(f32 v) const { return LOG ? v - most - last : expf(v - most) * last; }
+};
+
 template <bool LOG, class R, class T> FN void put_softmax(R& r, const Peak& peak, T* to) {
-  f32 last = (f32)(LOG ? log(value(peak.total)) : (real)1 / value(peak.total));
-  r.put_each(to, [&](i64, f32 v) { return LOG ? v - peak.most - last : expf(v - peak.most) * last; });
+  Softmax<LOG> softmax(peak);
+  r.put_each(to, [&](i64, f32 v) { return softmax.of(v); });
 }
 
 template <class T, u32 W, u32 K, u32 L, bool LOG> FN void softmax_rows(const T* x, T* y, i64 rows, i64 n) {
@@ -61,11 +69,8 @@ template <class T> FN Peak column_peak(const T* x, i64 n, i64 inner) {
 }
 
 template <class T, bool LOG> FN void softmax_column(const T* x, T* y, i64 n, i64 inner) {
-  Peak peak = column_peak(x, n, inner);
-  f32 last = (f32)(LOG ? log(value(peak.total)) : (real)1 / value(peak.total));
-  column(x, n, inner, [&](i64 i, f32 v) {
-    y[i * inner] = down<T>(LOG ? v - peak.most - last : expf(v - peak.most) * last);
-  });
+  Softmax<LOG> softmax(column_peak(x, n, inner));
+  column(x, n, inner, [&](i64 i, f32 v) { y[i * inner] = down<T>(softmax.of(v)); });
 }
 
 // A row of the gradient of softmax and the same one of its result.
@@ -125,9 +130,7 @@ FN void softmax_grad_parts(const T* dy, const T* y, T* dx, const Total* sums, i6
   for (i64 row = blockIdx.x; row < rows; row += gridDim.x) {
     i64 at = row * n + part.begin;
     SoftmaxGrad<T, W, 0, 0> own{{dy + at, part.n}, {y + at, part.n}};
-    Total sum = {};
-    for (u32 p = threadIdx.x; p < gridDim.y; p += blockDim.x) sum = op_add(sum, sums[row * gridDim.y + p]);
-    own.put_grad(dx + at, (f32)value(block_fold<Sum>(sum)));
+    own.put_grad(dx + at, (f32)value(sum_of_parts(sums + row * gridDim.y, gridDim.y)));
   }
 }
 

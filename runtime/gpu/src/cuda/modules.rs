@@ -1,16 +1,14 @@
 //! The program of a device: texts that are compiled side by side, or were before, and loaded one by one.
 
 use std::ffi::CString;
-use std::num::NonZero;
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
-use std::thread;
+use std::sync::OnceLock;
 
 use cudarc::driver::sys::{self, CUresult};
 
 use crate::api::done;
 use crate::cache::Cache;
+use crate::threads::side_by_side;
 use crate::{Arch, Component, GpuError, Libraries, Nvrtc};
 
 /// Modules that are loaded.
@@ -23,7 +21,7 @@ impl Modules {
         let nvrtc = Nvrtc::find()?;
         let target = nvrtc.target(arch)?;
         let (options, cache) = (nvrtc.options(target), Cache::of_user());
-        let image = |text: &String| -> Result<Vec<u8>, GpuError> {
+        let image = |text: &str| -> Result<Vec<u8>, GpuError> {
             if let Some(image) = cache.as_ref().and_then(|cache| cache.get(text, &options)) {
                 return Ok(image);
             }
@@ -32,7 +30,12 @@ impl Modules {
             let _ = cache.as_ref().map(|cache| cache.put(text, &options, &image));
             Ok(image)
         };
-        side_by_side(texts, image).into_iter().try_for_each(|image| self.load(&image?, &nvrtc))
+        let images: Vec<OnceLock<_>> = texts.iter().map(|_| OnceLock::new()).collect();
+        side_by_side(texts.iter().zip(&images), texts.len(), |(text, place)| {
+            place.get_or_init(|| image(text));
+        });
+        let mut images = images.into_iter().filter_map(OnceLock::into_inner);
+        images.try_for_each(|image| self.load(&image?, &nvrtc))
     }
 
     #[allow(unsafe_code, reason = "the driver is a C library")]
@@ -80,43 +83,5 @@ impl Modules {
             // SAFETY: loaded, and unloaded once. An error has nobody to go to.
             unsafe { sys::cuModuleUnload(module) };
         }
-    }
-}
-
-/// `f` of every item, in the items' order, by as many threads as the machine has.
-fn side_by_side<T: Sync, R: Send>(items: &[T], f: impl Fn(&T) -> R + Sync) -> Vec<R> {
-    let threads = thread::available_parallelism().map_or(1, NonZero::get).min(items.len());
-    let (next, done) = (AtomicUsize::new(0), Mutex::new(Vec::with_capacity(items.len())));
-    let work = || {
-        loop {
-            let index = next.fetch_add(1, Ordering::Relaxed);
-            let Some(item) = items.get(index) else { break };
-            let result = f(item);
-            done.lock().unwrap_or_else(PoisonError::into_inner).push((index, result));
-        }
-    };
-    thread::scope(|scope| {
-        for _ in 1..threads {
-            // Without further threads this one does it all.
-            if thread::Builder::new().spawn_scoped(scope, work).is_err() {
-                break;
-            }
-        }
-        work();
-    });
-    let mut done = done.into_inner().unwrap_or_else(PoisonError::into_inner);
-    done.sort_by_key(|(index, _)| *index);
-    done.into_iter().map(|(_, result)| result).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::side_by_side;
-
-    #[test]
-    fn results_are_in_order() {
-        let items: Vec<usize> = (0..100).collect();
-        assert_eq!(side_by_side(&items, |i| i * i), items.iter().map(|i| i * i).collect::<Vec<_>>());
-        assert!(side_by_side(&[] as &[usize], |i| *i).is_empty());
     }
 }
