@@ -185,7 +185,7 @@ fn every_plan_of_a_random_step_is_proved_at_every_budget() {
         // The policy of every command that plans: the better of the orders worth trying, or the one as given.
         let order = if u.arbitrary()? { None } else { Some(Order::Given) };
         let search = Search { order, ..Search::default() };
-        let instance = Instance::of_graph(&source, profile, search.order()).unwrap_or_else(|e| panic!("{e}"));
+        let instance = Instance::of_graph(&source, profile, search.poses()).unwrap_or_else(|e| panic!("{e}"));
         let given = instance.given();
         let kept = given.kept.evaluation.dev_bytes;
         prove(&source, &given.apply(&given.kept).unwrap(), kept);
@@ -205,7 +205,7 @@ fn every_plan_of_a_random_step_is_proved_at_every_budget() {
             assert_eq!(replayed, plan.evaluation.step_ns, "the plan takes another time than was planned");
             let file =
                 DecisionsFile { name: "decisions".into(), text: outcome.decisions(&instance).unwrap() };
-            let posed = Instance::of_graph(&source, profile, Some(file.order())).unwrap();
+            let posed = Instance::of_graph(&source, profile, file.poses()).unwrap();
             let again = posed.replay(&file, budget).unwrap_or_else(|e| panic!("{e}\n{}", file.text));
             let (candidate, carried_out) = again.of(&posed).unwrap();
             assert_eq!(carried_out.decisions, plan.decisions, "decisions do not read back\n{}", file.text);

@@ -40,10 +40,11 @@ pub(crate) fn run(args: &Compile) -> Result<(), Failure> {
     progress.stage("proving a bound");
     let bound = compiled.bound();
     progress.done();
+    let saved = &model.graph(compiled.formulation()).unwrap_or(model.own()).saved;
     if args.json {
-        print_json(args, &compiled, &model.saved, bound, &hash)?
+        print_json(args, &compiled, saved, bound, &hash)?
     } else {
-        print(args, &compiled, &model.saved, bound)?
+        print(args, &compiled, saved, bound)?
     }
     Ok(())
 }
@@ -67,7 +68,7 @@ fn print_json(
         "swap_out_bytes": claims.swap_out_bytes, "swap_in_bytes": claims.swap_in_bytes,
         "recompute_ns": claims.recompute_ns, "recompute_ops": claims.recompute_ops, "ops": claims.ops,
         "evaluations": outcome.evaluations, "plan_ns": outcome.plan_ns, "stopped": outcome.stopped,
-        "checked": true, "stash": saved,
+        "checked": true, "formulation": compiled.formulation().name(), "stash": saved,
     }))
 }
 

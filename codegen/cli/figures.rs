@@ -147,6 +147,7 @@ pub(crate) fn side_by_side(r: &Report) -> String {
         format!("{}, {}", counted(r.recompute_ops.unwrap_or(0) as usize, "op"), time(r.recompute_ns));
     let changed = if changed { ", then changed" } else { "" };
     let rows = [
+        row("formulation", "own".into(), r.formulation.unwrap_or_default().into()),
         row("order of ops", "given".into(), format!("{order}{changed}")),
         row("arena", Bytes(r.unplanned.dev_bytes).short(), short(r.arena_bytes)),
         row("host memory", Bytes(r.unplanned.host_bytes).short(), short(r.host_bytes)),

@@ -2,12 +2,12 @@
 
 use memc::and_reserve;
 use memc::{
-    BoundReport, BoundRow, Comparison, DecisionsFile, Error, Instance, Outcome, Point, Report, Search,
+    BoundReport, BoundRow, Comparison, DecisionsFile, Error, Instance, Outcome, Point, Poses, Report, Search,
     Sweep as Swept,
 };
 use memc_baselines::PLANNERS;
 use memc_ir::Bytes;
-use memc_planner::Order;
+use memc_planner::Pose;
 use serde_json::Value;
 
 use crate::args::{Bound, Compare, DecisionsFiles, ExportProblem, Plan, Question, Sweep};
@@ -23,9 +23,9 @@ pub(crate) fn answer(
 ) -> Result<(Instance, Outcome), Error> {
     ready(&[Some(&question.source.model), files.apply.as_ref()], &[files.decisions.as_ref()])?;
     let file = files.apply_file()?;
-    let order = file.as_ref().map_or_else(|| search.order(), |s: &DecisionsFile| Some(s.order()));
+    let poses = file.as_ref().map_or_else(|| search.poses(), DecisionsFile::poses);
     let (source, target) = (question.source.source()?, question.target.target());
-    let instance = Instance::read(&source, &target, order, progress)?;
+    let instance = Instance::read(&source, &target, poses, progress)?;
     let budget = instance.budget(question.gpu_mem)?;
     let outcome = instance.answer(budget, search, file.as_ref(), progress)?;
     Ok((instance, outcome))
@@ -35,7 +35,7 @@ pub(crate) fn export(args: &ExportProblem) -> Result<(), Failure> {
     let progress = Progress::new(false);
     ready(&[Some(&args.source.model)], &[args.output.as_ref()])?;
     let (source, target) = (args.source.source()?, args.target.target());
-    let instance = Instance::read(&source, &target, Some(Order::Given), &progress)?;
+    let instance = Instance::read(&source, &target, Pose::default().into(), &progress)?;
     progress.done();
     let text = memc_planner::json::print(instance.given().numbers());
     match &args.output {
@@ -82,7 +82,7 @@ pub(crate) fn compare(args: &Compare) -> Result<(), Failure> {
     };
     let search = args.effort.search(PLANNERS[0].name)?;
     let (source, target) = (args.question.source.source()?, args.question.target.target());
-    let instance = Instance::read(&source, &target, search.order(), &progress)?;
+    let instance = Instance::read(&source, &target, search.poses(), &progress)?;
     let budget = instance.budget(args.question.gpu_mem)?;
     let found = memc::compare(&instance, &planners, budget, &search, &progress)?;
     progress.left_out(found.left_out, "planner");
@@ -155,7 +155,7 @@ pub(crate) fn sweep(args: &Sweep) -> Result<(), Failure> {
     let progress = Progress::new(args.json);
     let search = args.search.search()?;
     let (source, target) = (args.source.source()?, args.target.target());
-    let instance = Instance::read(&source, &target, search.order(), &progress)?;
+    let instance = Instance::read(&source, &target, search.poses(), &progress)?;
     let budgets: Vec<u64> = args.gpu_mem.sizes().map(|s| instance.bytes(s)).collect::<Result<_, _>>()?;
     let swept = memc::sweep(&instance, &budgets, &search, &progress)?;
     progress.left_out(swept.left_out, "budget");
@@ -221,7 +221,7 @@ fn curve(instance: &Instance, planner: &str, swept: &Swept) -> String {
 pub(crate) fn bound(args: &Bound) -> Result<(), Failure> {
     let progress = Progress::new(args.json);
     let (source, target) = (args.question.source.source()?, args.question.target.target());
-    let instance = Instance::read(&source, &target, Some(Order::Given), &progress)?;
+    let instance = Instance::read(&source, &target, Poses::GIVEN, &progress)?;
     let budget = instance.budget(args.question.gpu_mem)?;
     let most = args.permissions.allow();
     let report = memc::bounds(&instance, budget, most, &progress);

@@ -64,11 +64,16 @@ pub const GRAPH_PIPELINE: &str = graph_passes!("raise");
 /// [`GRAPH_PIPELINE`] for a forward model before gradients are taken.
 pub const FORWARD_PIPELINE: &str = graph_passes!("raise{forward}");
 
-/// Passes behind [`GRAPH_PIPELINE`] unless the user declines: choosing formulations by the activations that
-/// they save.
+/// Passes behind [`GRAPH_PIPELINE`] where few activations are to be saved: choosing formulations by them.
 ///
 /// Nothing but `dce` may follow, since other passes would merge what this one computes twice.
 pub const MEMORY_PIPELINE: &str = "memory-rewrite,dce";
+
+/// As [`MEMORY_PIPELINE`], with formulations that save fewer activations for no more time.
+pub const FAST_PIPELINE: &str = "memory-rewrite{exchange=0},dce";
+
+/// As [`MEMORY_PIPELINE`], where saving an activation would take longer copies than computing it again.
+pub const LEAN_PIPELINE: &str = "memory-rewrite{exchange=1},dce";
 
 /// Last pass, unless the user declines, for devices whose kernels are a GPU's: a kernel for each chain of
 /// element-wise ops.

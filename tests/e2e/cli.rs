@@ -210,8 +210,9 @@ fn rewriting_for_memory_says_what_it_saves_and_a_plan_remembers_whether_it_was_d
             (number(stash, "bytes_before"), number(stash, "bytes_after"))
         };
         let (before, after) = saved(&["compile", "-o", &plan]);
-        assert_eq!(saved(&["estimate"]), (before, after));
-        assert_eq!(before > after, flag.is_empty(), "{before} {after}");
+        let (all, least) = saved(&["estimate"]);
+        assert!(all == before && least <= after, "{all} {least}, {before} {after}");
+        assert_eq!(before > least, flag.is_empty(), "{before} {least}");
         assert!(memc_ok(&["check", &plan, "--source", MODEL]).contains("proved"));
     }
 }

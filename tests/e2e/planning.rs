@@ -146,7 +146,7 @@ fn saved_decisions_of_plan_are_carried_out_by_plan_and_compile() {
     }
     let other = chain(folder.path(), 4, LINK);
     let said = memc_fails(3, &["plan", &other, "--gpu-mem", "1G", "--apply", &file("a.dec")]);
-    assert!(said.contains("a.dec: line 3: no tensor is called"), "{said}");
+    assert!(said.contains("no tensor is called"), "{said}");
 }
 
 /// Where everything fits in several orders, the fastest of them is the plan, so that more memory is not
@@ -154,10 +154,11 @@ fn saved_decisions_of_plan_are_carried_out_by_plan_and_compile() {
 #[test]
 fn where_everything_fits_the_fastest_order_is_taken() {
     let plan = |model, args: &[&str]| {
-        json(&memc_ok(&[&["plan", model, "--gpu-mem", "1M", "--json"], args].concat()))
+        json(&memc_ok(&[&["plan", model, "--gpu-mem", "16M", "--no-mem-rewrite", "--json"], args].concat()))
     };
     let kept = ["--planner", "keep-all", "--order", "given"];
-    for (model, order) in [("models/mlp_s/training_model.onnx", "greedy"), (MODEL, "given")] {
+    let resnet = "models/resnet_tiny/training_model.onnx";
+    for (model, order) in [("models/mlp_s/training_model.onnx", "greedy"), (resnet, "given")] {
         let (given, best) = (plan(model, &kept), plan(model, &[]));
         assert!(number(&given, "step_ns") > number(&given, "ideal_ns"), "{given}");
         assert!(best["order"] == order && number(&best, "step_ns") == number(&best, "ideal_ns"), "{best}");
@@ -250,7 +251,8 @@ fn an_exported_problem_plans_as_its_model() {
     let named = |name: &str| problem["tensors"].as_array().unwrap().iter().any(|t| t["name"] == name);
     assert!(named("c1.weight") && named("input"), "values of the model");
     let args = ["--effort", "0", "--json", "--planner", "belady"];
-    let of_model = ["plan", MODEL, "--device", "toy", "--order", "given", "--gpu-mem", "300K"];
+    let of_model =
+        ["plan", MODEL, "--device", "toy", "--no-mem-rewrite", "--order", "given", "--gpu-mem", "300K"];
     let of_model = json(&memc_ok(&[&of_model[..], &args].concat()));
     memc_ok(&["export-problem", MODEL, "--device", "toy", "-o", &file]);
     let of_file = json(&memc_ok(&[&["plan", &file, "--gpu-mem", "300K"], &args[..]].concat()));

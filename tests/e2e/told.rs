@@ -201,12 +201,12 @@ fn host_memory_is_limited() {
     };
     let host = |limit| number(&json(&limited("445K", limit, &memc_ok)), "host_bytes");
     assert!(host("1M") > 10 << 10 && host("10K") <= 10 << 10);
-    let text = limited("400K", "10K", &|args| memc_fails(4, args));
+    let text = limited("330K", "10K", &|args| memc_fails(4, args));
     assert!(text.contains("of host memory, more than --host-mem 10.00 KiB"), "{text}");
     let hint = text.split_once("hint: pass --host-mem ").expect("it has one").1;
     let (host, device) = hint.trim_end().split_once(" or more, or --gpu-mem ").expect("it names both");
     let device = device.strip_suffix(" or more, which needs no swapping").expect("it is the end");
-    limited("400K", host, &memc_ok);
+    limited("330K", host, &memc_ok);
     limited(device, "10K", &memc_ok);
     assert!(memc_fails(2, &["compile", model, "--host-mem", "10"]).contains("10G"));
 }

@@ -6,7 +6,9 @@ use std::sync::{Mutex, PoisonError};
 
 use memc_ir::RULES;
 use memc_ir::ops::{Class, OP_DEFS, OpDef};
-use memc_passes::{FUSE_PIPELINE, GRAPH_PIPELINE, MEMORY_PIPELINE, PASSES, PassDef};
+use memc_passes::{
+    FAST_PIPELINE, FUSE_PIPELINE, GRAPH_PIPELINE, LEAN_PIPELINE, MEMORY_PIPELINE, PASSES, PassDef,
+};
 
 use crate::repo::{read, root};
 
@@ -99,7 +101,9 @@ fn the_passes_page_shows_the_pipelines() {
     compare(
         "passes/README.md",
         "pipeline",
-        &format!("```text\n{GRAPH_PIPELINE}\n{MEMORY_PIPELINE}\n{FUSE_PIPELINE}\n```\n"),
+        &format!(
+            "```text\n{GRAPH_PIPELINE}\n{FAST_PIPELINE}\n{LEAN_PIPELINE}\n{MEMORY_PIPELINE}\n{FUSE_PIPELINE}\n```\n"
+        ),
     );
 }
 

@@ -1,8 +1,8 @@
 //! Certified bounds: step times that no plan can beat.
 
 use memc_ir::Bytes;
-use memc_planner::Allow;
-use memc_planner::bound::{Bound, Infeasible, bound};
+use memc_planner::bound::{Infeasible, bound};
+use memc_planner::{Allow, Problem};
 use serde::Serialize;
 
 use crate::error::Error;
@@ -56,41 +56,76 @@ impl BoundReport {
 ///
 /// With both permissions there are three rows: swapping alone, recomputation alone, both.
 pub fn bounds(instance: &Instance, budget: u64, most: Allow, watch: &dyn Watch) -> BoundReport {
-    let capacity = instance.capacity(budget);
-    let numbers = instance.given().numbers();
     watch.event(Event::Stage("bounding"));
-    let found: Vec<(Allow, Result<Bound, Infeasible>)> =
-        permitted(most).into_iter().map(|allow| (allow, bound(numbers, capacity, allow))).collect();
-    let failures: Option<Vec<(Allow, &Infeasible)>> =
-        found.iter().map(|(allow, b)| Some((*allow, b.as_ref().err()?))).collect();
-    let least = failures.and_then(|all| all.into_iter().min_by_key(|f| f.1.bytes));
-    let none = least.map(|(allow, e)| format!("nothing fits {}: {}", Bytes(budget), why(instance, allow, e)));
-    let ideal_ns = numbers.compute_ns();
-    let row = |(allow, b): &(Allow, Result<Bound, Infeasible>)| {
+    let found: Vec<(Allow, Least)> =
+        permitted(most).into_iter().map(|allow| (allow, least(instance, budget, allow))).collect();
+    let failures: Option<Vec<&Lack>> = found.iter().map(|(_, b)| b.order_free.as_ref().err()).collect();
+    let cheapest = failures.and_then(|all| all.into_iter().min_by_key(|lack| lack.bytes));
+    let none = cheapest.map(|lack| format!("nothing fits {}: {}", Bytes(budget), lack.why));
+    let ideal_ns = instance.ideal_ns();
+    let row = |(allow, b): &(Allow, Least)| {
         let over = |ns: Option<u64>| over(ns?, ideal_ns);
-        let failure = b.as_ref().map_or_else(Some, |b| b.fixed_order.as_ref().err());
-        let b = b.as_ref().ok();
-        let (fixed, free) = (b.and_then(|b| b.fixed_order.ok()), b.map(|b| b.order_free_ns));
+        let (fixed, free) = (b.fixed_order.as_ref().ok().copied(), b.order_free.as_ref().ok().copied());
+        let failure = b.order_free.as_ref().err().or(b.fixed_order.as_ref().err());
         BoundRow {
             swap: allow.swap,
             recompute: allow.recompute,
-            feasible: b.is_some(),
+            feasible: free.is_some(),
             fixed_order_ns: fixed,
             fixed_order_over_ideal: over(fixed),
             order_free_ns: free,
             order_free_over_ideal: over(free),
-            least_bytes: failure.map(|e| e.bytes + instance.reserve_bytes),
-            why: failure.map(|e| why(instance, *allow, e)),
+            least_bytes: failure.map(|lack| lack.bytes),
+            why: failure.map(|lack| lack.why.clone()),
         }
     };
     BoundReport {
-        problem: numbers.name.clone(),
+        problem: instance.name().to_string(),
         gpu_mem_bytes: budget,
         ideal_ns,
         feasible: none.is_none(),
         why: none,
         bounds: found.iter().map(row).collect(),
     }
+}
+
+/// The least bounds of the candidates, in ns.
+struct Least {
+    order_free: Result<u64, Lack>,
+    fixed_order: Result<u64, Lack>,
+}
+
+/// An op that does not fit.
+struct Lack {
+    /// Bytes that are needed, reserve included.
+    bytes: u64,
+    why: String,
+}
+
+/// The least bounds of the candidates; where none fits, what the one lacks that needs least.
+fn least(instance: &Instance, budget: u64, allow: Allow) -> Least {
+    let capacity = instance.capacity(budget);
+    let bounds = instance.candidates().iter().map(|candidate| {
+        let lack = |e: Infeasible| Lack {
+            bytes: e.bytes + instance.reserve_bytes,
+            why: why(instance, candidate.numbers(), allow, &e),
+        };
+        match bound(candidate.numbers(), capacity, allow) {
+            Ok(b) => Least { order_free: Ok(b.order_free_ns), fixed_order: b.fixed_order.map_err(lack) },
+            Err(e) => Least { order_free: Err(lack(e)), fixed_order: Err(lack(e)) },
+        }
+    });
+    let better = |a: Result<u64, Lack>, b: Result<u64, Lack>| match (a, b) {
+        (Ok(a), Ok(b)) => Ok(a.min(b)),
+        (Err(a), Err(b)) => Err(if b.bytes < a.bytes { b } else { a }),
+        (found, Err(_)) | (Err(_), found) => found,
+    };
+    let join = |a: Least, b: Least| Least {
+        order_free: better(a.order_free, b.order_free),
+        fixed_order: better(a.fixed_order, b.fixed_order),
+    };
+    let nothing = || Lack { bytes: 0, why: "no candidate was posed".into() };
+    bounds.reduce(join).unwrap_or(Least { order_free: Err(nothing()), fixed_order: Err(nothing()) })
 }
 
 /// Sets of permissions to bound, the freest last.
@@ -109,8 +144,7 @@ fn permitted(most: Allow) -> Vec<Allow> {
 }
 
 /// The op that does not fit, and its bytes.
-fn why(instance: &Instance, allow: Allow, e: &Infeasible) -> String {
-    let p = instance.given().numbers();
+fn why(instance: &Instance, p: &Problem, allow: Allow, e: &Infeasible) -> String {
     let op = p.ops.get(e.op).map_or("the step", |op| op.label.as_str());
     // Of an op that does not fit by itself, it does not matter what the link could do for others.
     let others = p.ops.get(e.op).is_some_and(|_| p.working_set_bytes(e.op) < e.bytes);

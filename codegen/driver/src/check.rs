@@ -9,7 +9,7 @@ use memc_plan::{Plan, PlanFile, StateRole};
 
 use crate::device;
 use crate::error::Error;
-use crate::source::{Model, Rewrites, Source, import};
+use crate::source::{Model, Rewrites, Source, formulation, import};
 
 /// Opens a plan file; errors name it.
 pub fn open(path: &Path) -> Result<PlanFile, Error> {
@@ -67,7 +67,11 @@ fn reference(plan: &Plan, against: &Against) -> Result<Module, Error> {
     source.import.checkpoint = against.checkpoint.clone();
     let imported = import(&source)?;
     let profile = device::of_plan(against.device.as_deref(), &plan.meta.profile)?;
-    Ok(Model::of(imported, profile, Rewrites::recorded(&plan.meta.options))?.graph)
+    let formulation = formulation(&plan.meta.options)?;
+    let rewrites = Rewrites::recorded(&plan.meta.options, formulation);
+    let model = Model::of(imported, profile, rewrites)?;
+    // Another model may lack the formulation; the proof says then that the plan is not its own.
+    Ok(model.graph(formulation).unwrap_or(model.own()).module.clone())
 }
 
 /// The most likely mistake, where the plan and the graph differ as a whole.

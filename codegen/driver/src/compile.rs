@@ -7,7 +7,7 @@ use memc_codegen::{Lowered, lower};
 use memc_ir::{Bytes, Module};
 use memc_passes::CONV_WORKSPACE;
 use memc_plan::{Claims, Meta, Plan};
-use memc_planner::Allow;
+use memc_planner::{Allow, Formulation};
 
 use crate::error::Error;
 use crate::instance::{Instance, Size};
@@ -57,6 +57,11 @@ pub struct Compiled {
 }
 
 impl Compiled {
+    /// The formulation of the model that the plan is of.
+    pub fn formulation(&self) -> Formulation {
+        self.outcome.of(&self.instance).map_or(Formulation::Own, |(candidate, _)| candidate.pose.formulation)
+    }
+
     /// Most bytes of the device in use at once, reserve included.
     pub fn peak_bytes(&self) -> u64 {
         let plan = self.outcome.of(&self.instance);
@@ -98,8 +103,8 @@ impl memc_plan::InitialData for Data<'_> {
 pub fn compile(model: &Model, options: &Options<'_>) -> Result<Compiled, Error> {
     model.require_values()?;
     options.watch.event(Event::Stage("planning"));
-    let order = options.decisions.as_ref().map_or_else(|| options.search.order(), |s| Some(s.order()));
-    let instance = Instance::of_model(model, order)?;
+    let poses = options.decisions.as_ref().map_or_else(|| options.search.poses(), DecisionsFile::poses);
+    let instance = Instance::of_model(model, poses)?;
     let budget = options.budget.map(|size| instance.bytes(size)).transpose()?;
     let most = options.host_memory.unwrap_or(u64::MAX);
     let mut job = Job { model, options, instance: &instance, budget, search: options.search.clone() };
@@ -148,12 +153,13 @@ impl Job<'_> {
         outcome.widen(self.instance, &self.model.profile, self.options.conv_workspace);
         let (candidate, plan) = outcome.require(self.instance, self.search.allow)?;
         let module = candidate.apply(plan)?;
+        let formulation = candidate.pose.formulation;
         let e = &plan.evaluation;
         let profile = &self.model.profile;
         let meta = Meta {
             planner: outcome.planner.clone(),
             profile: profile.name.to_string(),
-            options: self.model.options.clone(),
+            options: self.model.recorded(formulation),
             budget_bytes: self.budget.unwrap_or(e.dev_bytes + profile.reserve_bytes),
             reserve_bytes: profile.reserve_bytes,
             claims: Claims {
@@ -166,21 +172,23 @@ impl Job<'_> {
             ..Meta::default()
         };
         watch.event(Event::Stage("lowering and checking"));
-        let lowered = self.prove(&module, meta)?;
+        let lowered = self.prove(formulation, &module, meta)?;
         Ok((outcome, lowered))
     }
 
-    /// Lowers a planned module and has the checker prove the plan. Errors are the user's where the decisions
-    /// are.
-    fn prove(&self, module: &Module, meta: Meta) -> Result<Lowered, Error> {
+    /// Lowers a planned module and has the checker prove the plan against its formulation. Errors are the
+    /// user's where the decisions are.
+    fn prove(&self, formulation: Formulation, module: &Module, meta: Meta) -> Result<Lowered, Error> {
         let wrong = |text: String| match &self.options.decisions {
             Some(file) => Error::Usage(format!("{}: {text}", file.name)),
             None => Error::Internal(text),
         };
         memc_ir::verify(module)
             .map_err(|d| wrong(format!("the planned module breaks rules of the verifier:\n{d}")))?;
-        let lowered = lower(&self.model.graph, module, meta).map_err(|e| Error::Internal(e.to_string()))?;
-        memc_check::check(&self.model.graph, &lowered.plan)
+        let missing = || Error::Internal("the plan is of no graph of the model".into());
+        let source = &self.model.graph(formulation).ok_or_else(missing)?.module;
+        let lowered = lower(source, module, meta).map_err(|e| Error::Internal(e.to_string()))?;
+        memc_check::check(source, &lowered.plan)
             .map_err(|e| wrong(format!("the plan is wrong and was not written:\n{e}")))?;
         Ok(lowered)
     }

@@ -5,11 +5,11 @@ use std::collections::BTreeSet;
 use memc_ir::{Arena, OutputRole, Role, TensorType};
 use memc_passes::plan::{Problem, TensorKind};
 use memc_planner::Allow;
-use memc_planner::{OpPos, Order, Tensor, TensorId};
+use memc_planner::{OpPos, Tensor, TensorId};
 use serde::Serialize;
 
 use crate::error::Error;
-use crate::instance::Instance;
+use crate::instance::{Instance, Poses};
 use crate::source::{Model, SavedActivations, Work};
 use crate::watch::{Event, Watch};
 
@@ -53,12 +53,12 @@ pub struct Estimate {
 /// Estimates a model's step on its device, in the order as given.
 pub fn estimate(model: &Model, watch: &dyn Watch) -> Result<Estimate, Error> {
     watch.event(Event::Stage("estimating"));
-    let instance = Instance::of_model(model, Some(Order::Given))?;
+    let instance = Instance::of_model(model, Poses::GIVEN)?;
     let smallest = instance.smallest(Allow::ALL)?;
     let Some(p) = instance.given().model() else {
         return Err(Error::Internal("the problem is not a model's".into()));
     };
-    let b = p.breakdown();
+    let (b, own) = (p.breakdown(), model.own());
     let (position, working_set) = p.numbers.largest_working_set();
     Ok(Estimate {
         model: p.module.name.clone(),
@@ -81,9 +81,9 @@ pub fn estimate(model: &Model, watch: &dyn Watch) -> Result<Estimate, Error> {
         largest_working_set_bytes: working_set,
         largest_working_set_op: p.numbers.ops.get(position).map(|op| op.label.clone()).unwrap_or_default(),
         ideal_ns: instance.ideal_ns(),
-        saved: model.saved.clone(),
-        work: model.work,
-        work_unfused: model.unfused.unwrap_or(model.work),
+        saved: model.smallest().saved.clone(),
+        work: own.work,
+        work_unfused: own.unfused.unwrap_or(own.work),
     })
 }
 

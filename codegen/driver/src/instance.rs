@@ -8,7 +8,7 @@ use memc_ir::{Bytes, Module};
 use memc_passes::plan::{Infeasible, Problem, bufferize};
 use memc_passes::{DeviceProfile, Pipeline};
 use memc_planner::bound;
-use memc_planner::{ALIGN, Allow, Decisions, Order, Request, Schedule, evaluate};
+use memc_planner::{ALIGN, Allow, Decisions, Formulation, Order, Pose, Request, Schedule, evaluate};
 
 use crate::device::AUTO;
 use crate::error::{Error, NoFit};
@@ -27,10 +27,34 @@ pub enum Size {
     PeakPercent(f64),
 }
 
-/// A problem in one order of its ops.
+/// Poses of a problem that are tried; `None`: every one worth trying.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Poses {
+    /// The formulation of a model's gradients.
+    pub formulation: Option<Formulation>,
+    /// The order of the ops.
+    pub order: Option<Order>,
+}
+
+impl Poses {
+    /// Every formulation in the order as given.
+    pub const GIVEN: Poses = Poses { formulation: None, order: Some(Order::Given) };
+
+    fn includes(self, pose: Pose) -> bool {
+        self.formulation.is_none_or(|f| f == pose.formulation) && self.order.is_none_or(|o| o == pose.order)
+    }
+}
+
+impl From<Pose> for Poses {
+    fn from(pose: Pose) -> Poses {
+        Poses { formulation: Some(pose.formulation), order: Some(pose.order) }
+    }
+}
+
+/// A problem in one pose.
 pub struct Candidate {
-    /// The order.
-    pub order: Order,
+    /// Its formulation and order.
+    pub pose: Pose,
     /// The unplanned step.
     pub kept: Schedule,
     of: Of,
@@ -42,8 +66,8 @@ enum Of {
 }
 
 impl Candidate {
-    fn new(order: Order, of: Of) -> Result<Candidate, Error> {
-        let mut candidate = Candidate { order, kept: Schedule::default(), of };
+    fn new(pose: Pose, of: Of) -> Result<Candidate, Error> {
+        let mut candidate = Candidate { pose, kept: Schedule::default(), of };
         let p = candidate.numbers();
         candidate.kept = evaluate(p, Decisions::keep_all(p)).map_err(|e| Error::Internal(e.to_string()))?;
         Ok(candidate)
@@ -55,6 +79,11 @@ impl Candidate {
             Of::Model(p) => &p.numbers,
             Of::Numbers(p) => p,
         }
+    }
+
+    /// Time of all ops in ns, each once.
+    pub fn compute_ns(&self) -> u64 {
+        self.numbers().compute_ns()
     }
 
     /// The problem of a model; `None` for one that was read as numbers.
@@ -78,10 +107,12 @@ impl Candidate {
 ///
 /// Remembers bounds and budgets once they are found, so that many plans may be asked of one instance.
 pub struct Instance {
-    /// The problem in the order as given, then those that are tried besides.
+    /// The problem as given, then those that are tried besides.
     candidates: Vec<Candidate>,
     /// The first that is tried.
     first: usize,
+    /// Time of the step when nothing waits, of the fastest formulation, in ns.
+    ideal_ns: u64,
     /// Bytes of a budget that are not the arena's: for the driver, libraries and code.
     pub reserve_bytes: u64,
     memory_bytes: Option<u64>,
@@ -110,15 +141,15 @@ impl Bounds {
 }
 
 impl Instance {
-    /// Reads a problem file, or makes the problem of a model; without an order, in every one worth trying.
+    /// Reads a problem file, or makes the problem of a model in some poses.
     pub fn read(
         source: &Source,
         target: &Target,
-        order: Option<Order>,
+        poses: Poses,
         watch: &dyn Watch,
     ) -> Result<Instance, Error> {
         if source.path.extension().is_none_or(|e| e != "json") {
-            return Instance::of_model(&Model::read(source, target, watch)?, order);
+            return Instance::of_model(&Model::read(source, target, watch)?, poses);
         }
         watch.event(Event::Stage("importing"));
         refuse_options(source, "a planning problem has its own sizes, times and device")?;
@@ -136,54 +167,85 @@ impl Instance {
     /// The instance of a problem in numbers.
     pub fn of_numbers(numbers: memc_planner::Problem) -> Result<Instance, Error> {
         let memory_bytes = Some(numbers.device.memory_bytes).filter(|&b| b > 0);
-        let given = Candidate::new(Order::Given, Of::Numbers(Box::new(numbers)))?;
-        Ok(Instance::new(vec![given], 0, 0, memory_bytes))
+        let given = Candidate::new(Pose::default(), Of::Numbers(Box::new(numbers)))?;
+        let ideal_ns = given.compute_ns();
+        Ok(Instance::new(vec![given], 0, ideal_ns, (0, memory_bytes)))
     }
 
-    /// The instance of a model.
-    pub fn of_model(model: &Model, order: Option<Order>) -> Result<Instance, Error> {
-        Instance::of_graph(&model.graph, &model.profile, order)
+    /// The instance of a model, in some poses.
+    pub fn of_model(model: &Model, poses: Poses) -> Result<Instance, Error> {
+        let graphs: Vec<(Formulation, &Module)> =
+            model.graphs.iter().map(|graph| (graph.formulation, &graph.module)).collect();
+        Instance::of_graphs(&graphs, &model.profile, poses)
     }
 
-    /// The instance of a graph-phase module; without an order, in every one worth trying.
-    pub fn of_graph(
-        graph: &Module,
+    /// The instance of a graph-phase module, in some poses.
+    pub fn of_graph(graph: &Module, profile: &DeviceProfile, poses: Poses) -> Result<Instance, Error> {
+        Instance::of_graphs(&[(Formulation::Own, graph)], profile, poses)
+    }
+
+    /// The instance of a model's formulations, its own first.
+    fn of_graphs(
+        graphs: &[(Formulation, &Module)],
         profile: &DeviceProfile,
-        order: Option<Order>,
+        poses: Poses,
     ) -> Result<Instance, Error> {
-        let problem = |order, graph: &Module| {
+        let problem = |pose, graph: &Module| {
             let p = Problem::new(graph, profile)?;
-            Candidate::new(order, Of::Model(Box::new(p)))
+            Candidate::new(pose, Of::Model(Box::new(p)))
         };
-        let mut candidates = vec![problem(Order::Given, graph)?];
-        if order != Some(Order::Given) {
+        let mut candidates = Vec::new();
+        let mut ideal_ns = u64::MAX;
+        for &(formulation, graph) in graphs {
+            let given = Pose { formulation, order: Order::Given };
+            let candidate = problem(given, graph)?;
+            ideal_ns = ideal_ns.min(candidate.compute_ns());
+            // Plans are compared with the unplanned step of the first, tried or not.
+            if candidates.is_empty() || poses.includes(given) {
+                candidates.push(candidate);
+            }
+            let pose = Pose { order: Order::Greedy, ..given };
+            if !poses.includes(pose) {
+                continue;
+            }
             let module = greedy(graph, profile)?;
-            if order.is_some() || module.order != graph.order {
-                candidates.push(problem(Order::Greedy, &module)?);
+            if poses.order.is_some() || module.order != graph.order {
+                candidates.push(problem(pose, &module)?);
             }
         }
-        let first = usize::from(order == Some(Order::Greedy));
+        if candidates.is_empty() {
+            return Err(Error::Internal("a model has no graph".into()));
+        }
+        let mut first = usize::from(!poses.includes(Pose::default()));
+        if candidates.len() == first {
+            let name = poses.formulation.map_or("", Formulation::name);
+            return Err(Error::Usage(format!("the model has no other formulation `{name}`")));
+        }
+        if is_beaten(&candidates) {
+            candidates.retain(|c| c.pose == Pose::default() || c.pose.formulation != Formulation::Own);
+            first = 1;
+        }
         let own = profile.memory_bytes;
         let memory_bytes = own.or_else(|| (profile.name == "cpu").then(host_memory).flatten());
-        Ok(Instance::new(candidates, first, profile.reserve_bytes, memory_bytes))
+        Ok(Instance::new(candidates, first, ideal_ns, (profile.reserve_bytes, memory_bytes)))
     }
 
     fn new(
         candidates: Vec<Candidate>,
         first: usize,
-        reserve_bytes: u64,
-        memory_bytes: Option<u64>,
+        ideal_ns: u64,
+        (reserve_bytes, memory_bytes): (u64, Option<u64>),
     ) -> Instance {
         let (smallest, planned, bounds) = Default::default();
-        Instance { candidates, first, reserve_bytes, memory_bytes, smallest, planned, bounds }
+        Instance { candidates, first, ideal_ns, reserve_bytes, memory_bytes, smallest, planned, bounds }
     }
 
-    /// The problem in the order as given: its unplanned step is what plans are compared with.
+    /// The problem as given: its unplanned step is what plans are compared with.
     pub fn given(&self) -> &Candidate {
         &self.candidates[0]
     }
 
-    /// The candidates that are tried, each in an order of its own.
+    /// The candidates that are tried, each in a pose of its own.
     pub fn candidates(&self) -> &[Candidate] {
         &self.candidates[self.first..]
     }
@@ -193,9 +255,9 @@ impl Instance {
         &self.given().numbers().name
     }
 
-    /// Time of all ops in ns, each once: the step when nothing waits.
+    /// Time of all ops in ns, each once, of the fastest formulation: the step when nothing waits.
     pub fn ideal_ns(&self) -> u64 {
-        self.given().numbers().compute_ns()
+        self.ideal_ns
     }
 
     /// A budget in bytes.
@@ -233,7 +295,7 @@ impl Instance {
     }
 
     /// The smallest budget for which a quick method, or any planner that was asked, knows a plan, in
-    /// whichever order.
+    /// whichever pose.
     pub fn smallest(&self, allow: Allow) -> Result<u64, Error> {
         let planned = self.planned.borrow().get(&allow).copied().unwrap_or(u64::MAX);
         if let Some(&known) = self.smallest.borrow().get(&allow) {
@@ -248,8 +310,7 @@ impl Instance {
         Ok(total.min(planned))
     }
 
-    /// The certified bounds on plans of the problem in one of its orders; none where nothing fits in any
-    /// order.
+    /// The certified bounds on plans of a candidate; none where nothing fits in any order.
     pub fn bound(&self, at: usize, budget: u64, allow: Allow) -> Option<Bounds> {
         let o = self.candidates().get(at)?;
         let capacity = self.capacity(budget);
@@ -264,6 +325,26 @@ impl Instance {
             self.bounds.borrow_mut().insert(key, found);
             found
         })
+    }
+
+    /// The certified bound in ns on plans of every formulation, in the order of a pose, or in any.
+    pub fn least_bound(&self, budget: u64, allow: Allow, order: Option<Order>) -> Option<u64> {
+        let mut least: Option<u64> = None;
+        let mut candidates: Vec<(u64, usize)> =
+            self.candidates().iter().enumerate().map(|(at, c)| (c.compute_ns(), at)).collect();
+        candidates.sort_unstable();
+        for (compute_ns, at) in candidates {
+            // No bound is below the sum of the ops' times.
+            if least.is_some_and(|least| least <= compute_ns) {
+                break;
+            }
+            if order.is_some_and(|order| self.candidates()[at].pose.order != order) {
+                continue;
+            }
+            let bound = self.bound(at, budget, allow).and_then(|b| b.least(order.is_some()));
+            least = least.into_iter().chain(bound).min();
+        }
+        least
     }
 
     /// Note that the device cannot swap, where swapping is allowed.
@@ -310,6 +391,16 @@ impl Instance {
             and_reserve(self.reserve_bytes),
         )))
     }
+}
+
+/// Whether another formulation takes no more time than the model's own, and no more memory.
+fn is_beaten(candidates: &[Candidate]) -> bool {
+    let [own, others @ ..] = candidates else { return false };
+    let bytes = |c: &Candidate| c.kept.evaluation.dev_bytes;
+    others.iter().any(|other| {
+        let comparable = other.pose.formulation != Formulation::Own && other.pose.order == own.pose.order;
+        comparable && other.compute_ns() <= own.compute_ns() && bytes(other) <= bytes(own)
+    })
 }
 
 /// The graph with its ops in the order that memory would like best.

@@ -175,7 +175,7 @@ impl Hunt<'_> {
         let mut source = options.source.clone();
         source.import.dims.push((options.dim.clone(), size));
         let model = Model::read(&source, &options.target, watch)?;
-        Instance::of_model(&model, options.search.order())
+        Instance::of_model(&model, options.search.poses())
     }
 
     /// The largest size that fits, between one that does (or 0) and the largest to try.

@@ -24,6 +24,8 @@ pub struct Report {
     pub feasible: bool,
     /// Reason why there is no plan.
     pub why: Option<String>,
+    /// Formulation of the model's gradients that the plan is of: `own`, `fast`, `lean` or `small`.
+    pub formulation: Option<&'static str>,
     /// Order of the candidate that the plan is of.
     pub order: Option<&'static str>,
     /// Whether the plan changes that order.
@@ -83,7 +85,8 @@ impl Report {
                 Ok(_) => None,
                 Err(NoPlan::Infeasible(why) | NoPlan::Failed(why)) => Some(why.clone()),
             },
-            order: found.map(|(o, _)| o.order.name()),
+            formulation: found.map(|(o, _)| o.pose.formulation.name()),
+            order: found.map(|(o, _)| o.pose.order.name()),
             order_changed: found.map(|(_, r)| !r.decisions.keeps_order()),
             ideal_ns,
             step_ns: e.map(|e| e.step_ns),

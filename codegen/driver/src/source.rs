@@ -8,10 +8,11 @@ use memc_ir::attr::F32;
 use memc_ir::{Module, Phase, print_diags, verify};
 use memc_passes::graph::memory::{self, counts, saved_bytes};
 use memc_passes::{
-    DeviceProfile, FUSE_PIPELINE, Fired, GRAPH_PIPELINE, Kernels, MEMORY_PIPELINE, PROFILES, PassCx,
-    PassError, Pipeline, training,
+    DeviceProfile, FAST_PIPELINE, FUSE_PIPELINE, Fired, GRAPH_PIPELINE, Kernels, LEAN_PIPELINE,
+    MEMORY_PIPELINE, PROFILES, PassCx, PassError, Pipeline, training,
 };
 use memc_plan::EVALUATION;
+use memc_planner::Formulation;
 use serde::Serialize;
 
 use crate::device;
@@ -74,12 +75,20 @@ pub struct Imported {
 
 /// A model at the checker's reference point, for one device.
 pub struct Model {
-    /// The graph that plans are proved against.
-    pub graph: Module,
+    /// The model's own formulation, then others.
+    pub graphs: Vec<Graph>,
     /// The device.
     pub profile: Cow<'static, DeviceProfile>,
-    /// Options that a later import needs to give the same graph; a plan records them.
+    /// Options that a later import needs to give the same graphs; a plan records them.
     pub options: Vec<(String, String)>,
+}
+
+/// A formulation of a model's step.
+pub struct Graph {
+    /// Its name.
+    pub formulation: Formulation,
+    /// The graph that plans are proved against.
+    pub module: Module,
     /// Activations that the backward pass needs.
     pub saved: SavedActivations,
     /// Kernels as they are planned.
@@ -105,8 +114,8 @@ impl Model {
         Model::of(imported, profile, target.rewrites)
     }
 
-    /// Brings an imported model to the reference point: [`GRAPH_PIPELINE`], then unless declined
-    /// [`MEMORY_PIPELINE`] and, for GPUs, [`FUSE_PIPELINE`].
+    /// Brings an imported model to the reference point: [`GRAPH_PIPELINE`], then for each formulation unless
+    /// declined [`MEMORY_PIPELINE`] and, for GPUs, [`FUSE_PIPELINE`].
     pub fn of(
         imported: Imported,
         profile: Cow<'static, DeviceProfile>,
@@ -117,26 +126,46 @@ impl Model {
         if graph.phase != Phase::Graph {
             return Err(Error::Usage("the file holds a mem-phase module; compile needs a graph".into()));
         }
-        let mut cx = context(&profile);
-        Pipeline::parse(GRAPH_PIPELINE)?.run(&mut graph, &mut cx)?;
-        if rewrites.memory {
-            Pipeline::parse(MEMORY_PIPELINE)?.run(&mut graph, &mut cx)?;
+        Pipeline::parse(GRAPH_PIPELINE)?.run(&mut graph, &mut context(&profile))?;
+        let mut graphs: Vec<Graph> = Vec::new();
+        for formulation in Formulation::ALL {
+            if formulation != Formulation::Own && !rewrites.memory {
+                continue;
+            }
+            let new = Graph::new(graph.clone(), formulation, &profile, rewrites.fuse)?;
+            if graphs.iter().all(|known| known.module != new.module) {
+                graphs.push(new);
+            }
         }
-        let saved = SavedActivations::new(&graph, &cx.stats);
-        let (mut work, mut unfused) = (Work::of(&graph, &profile), None);
-        if rewrites.fuse && profile.kernels == Kernels::Gpu {
-            Pipeline::parse(FUSE_PIPELINE)?.run(&mut graph, &mut cx)?;
-            unfused = Some(work);
-            work = Work::of(&graph, &profile);
+        if let [own, others @ ..] = &mut graphs[..] {
+            for other in others {
+                other.saved.added_ns = other.work.ns.saturating_sub(own.work.ns);
+            }
         }
-        Ok(Model { graph, profile, options, saved, work, unfused })
+        Ok(Model { graphs, profile, options })
+    }
+
+    /// The graph of a formulation, where it differs from those before.
+    pub fn graph(&self, formulation: Formulation) -> Option<&Graph> {
+        self.graphs.iter().find(|graph| graph.formulation == formulation)
+    }
+
+    /// The model's own formulation.
+    pub fn own(&self) -> &Graph {
+        &self.graphs[0]
+    }
+
+    /// The formulation that saves least for the backward pass.
+    pub fn smallest(&self) -> &Graph {
+        let least = self.graphs.iter().min_by_key(|graph| graph.saved.after);
+        least.unwrap_or(self.own())
     }
 
     /// Refuses a graph whose initial values are known by their hash only, as one read from text.
     pub fn require_values(&self) -> Result<(), Error> {
         let absent =
             |s: &&memc_ir::State| matches!(&s.init, memc_ir::Init::Data(blob) if blob.bytes().is_none());
-        let missing = self.graph.states.values().filter(absent).count();
+        let missing = self.own().module.states.values().filter(absent).count();
         if missing == 0 {
             return Ok(());
         }
@@ -144,6 +173,33 @@ impl Model {
             "the initial values of {missing} states are not in the IR text, only their hashes; compile \
              the ONNX model instead"
         )))
+    }
+}
+
+impl Graph {
+    /// Brings a graph that has passed [`GRAPH_PIPELINE`] to the reference point in a formulation.
+    fn new(
+        mut module: Module,
+        formulation: Formulation,
+        profile: &DeviceProfile,
+        fuse: bool,
+    ) -> Result<Graph, Error> {
+        let mut cx = context(profile);
+        let pipeline = match formulation {
+            Formulation::Own => "",
+            Formulation::Fast => FAST_PIPELINE,
+            Formulation::Lean => LEAN_PIPELINE,
+            Formulation::Small => MEMORY_PIPELINE,
+        };
+        Pipeline::parse(pipeline)?.run(&mut module, &mut cx)?;
+        let saved = SavedActivations::new(&module, &cx.stats);
+        let (mut work, mut unfused) = (Work::of(&module, profile), None);
+        if fuse && profile.kernels == Kernels::Gpu {
+            Pipeline::parse(FUSE_PIPELINE)?.run(&mut module, &mut cx)?;
+            unfused = Some(work);
+            work = Work::of(&module, profile);
+        }
+        Ok(Graph { formulation, module, saved, work, unfused })
     }
 }
 
@@ -282,7 +338,7 @@ impl Source {
                 "keep-output" => import.keep_outputs.push(value.clone()),
                 EVALUATION => import.is_evaluation = true,
                 "seed" => import.seed = value.parse().map_err(|_| bad())?,
-                NO_REWRITE | NO_FUSE => {}
+                FORMULATION | NO_FUSE => {}
                 _ => return Err(bad()),
             }
         }
@@ -296,22 +352,39 @@ pub fn context(profile: &DeviceProfile) -> PassCx<'_> {
     PassCx { read_file, ..PassCx::new(profile) }
 }
 
-/// Names of the recorded options of a plan whose source was not rewritten for memory, or not fused.
-const NO_REWRITE: &str = "no-mem-rewrite";
+/// Name of the recorded option that tells a plan's formulation, and of the one whose source was not fused.
+const FORMULATION: &str = "formulation";
 const NO_FUSE: &str = "no-fuse";
 
+impl Model {
+    /// Options that a later import needs to give the graph of a formulation.
+    pub(crate) fn recorded(&self, formulation: Formulation) -> Vec<(String, String)> {
+        let mut options = self.options.clone();
+        options.push((FORMULATION.into(), formulation.name().into()));
+        options
+    }
+}
+
+/// The formulation that a plan records.
+pub(crate) fn formulation(options: &[(String, String)]) -> Result<Formulation, Error> {
+    let Some((_, name)) = options.iter().find(|(name, _)| name == FORMULATION) else {
+        let text = "the plan names no formulation: it is of an earlier release; compile the model again";
+        return Err(Error::Plan(text.into()));
+    };
+    let unknown = || Error::Plan(format!("the plan records an unknown formulation: {name}"));
+    Formulation::named(name).ok_or_else(unknown)
+}
+
 impl Rewrites {
-    /// Records what was declined among a plan's options.
+    /// Records among a plan's options that its source was not fused.
     fn record(self, options: &mut Vec<(String, String)>) {
-        for (wanted, name) in [(self.memory, NO_REWRITE), (self.fuse, NO_FUSE)] {
-            options.extend((!wanted).then(|| (name.to_string(), "true".to_string())));
-        }
+        options.extend((!self.fuse).then(|| (NO_FUSE.to_string(), "true".to_string())));
     }
 
-    /// Rewrites that a plan's source went through.
-    pub fn recorded(options: &[(String, String)]) -> Rewrites {
-        let has = |wanted: &str| options.iter().any(|(name, _)| name == wanted);
-        Rewrites { memory: !has(NO_REWRITE), fuse: !has(NO_FUSE) }
+    /// Rewrites that the source of a plan of a formulation went through.
+    pub(crate) fn recorded(options: &[(String, String)], formulation: Formulation) -> Rewrites {
+        let fused = !options.iter().any(|(name, _)| name == NO_FUSE);
+        Rewrites { memory: formulation != Formulation::Own, fuse: fused }
     }
 }
 
@@ -350,7 +423,7 @@ pub struct SavedActivations {
     /// Bytes kept after it.
     #[serde(rename = "bytes_after")]
     pub after: u64,
-    /// Modelled time that rewriting adds to the unplanned step in ns.
+    /// Modelled time that rewriting adds to the ideal step in ns.
     pub added_ns: u64,
     /// Forward ops that the backward pass recomputes.
     #[serde(rename = "ops_run_again")]
@@ -373,8 +446,8 @@ impl SavedActivations {
             match what.as_str() {
                 counts::BEFORE => saved.before = *n,
                 counts::AFTER => saved.after = *n,
-                counts::ADDED => saved.added_ns = *n,
                 counts::RECOMPUTED => saved.recomputed_ops = *n,
+                counts::ADDED => {}
                 _ if *n > 0 => saved.rules.push((what.clone(), *n)),
                 _ => {}
             }

@@ -7,8 +7,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use memc::{
-    CONV_WORKSPACE, Error, Event, Instance, Model, Options, Search, Silent, Size, Source, Target, Watch,
-    compile,
+    CONV_WORKSPACE, Error, Event, Instance, Model, Options, Poses, Search, Silent, Size, Source, Target,
+    Watch, compile,
 };
 use memc_frontend::ImportOptions;
 use memc_plan::Plan;
@@ -136,7 +136,7 @@ impl Watch for Controller {
 
 #[test]
 fn one_instance_is_planned_again_at_other_budgets_and_stopped() {
-    let instance = Instance::of_model(&model("cnn_bn/training_model.onnx"), None).unwrap();
+    let instance = Instance::of_model(&model("cnn_bn/training_model.onnx"), Poses::default()).unwrap();
     let search = Search { effort: 0, ..Search::default() };
     let controller = Controller::default();
     let budgets = [instance.smallest(search.allow).unwrap(), 300 << 10, 400 << 10, 1 << 20];

@@ -30,6 +30,50 @@ impl Order {
     }
 }
 
+/// A formulation of a model's gradients. All of a model compute the same bits.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+pub enum Formulation {
+    /// The model's own.
+    #[default]
+    Own,
+    /// The result of `memory-rewrite{exchange=0}`: fewer saved bytes for no more time.
+    Fast,
+    /// The result of `memory-rewrite{exchange=1}`: fewer saved bytes, where copying them takes longer.
+    Lean,
+    /// The result of `memory-rewrite`: the fewest saved bytes.
+    Small,
+}
+
+impl Formulation {
+    /// Every formulation.
+    pub const ALL: [Formulation; 4] =
+        [Formulation::Own, Formulation::Fast, Formulation::Lean, Formulation::Small];
+
+    /// Spelling in options and decision files.
+    pub fn name(self) -> &'static str {
+        match self {
+            Formulation::Own => "own",
+            Formulation::Fast => "fast",
+            Formulation::Lean => "lean",
+            Formulation::Small => "small",
+        }
+    }
+
+    /// The formulation of a name.
+    pub fn named(name: &str) -> Option<Formulation> {
+        Formulation::ALL.into_iter().find(|f| f.name() == name)
+    }
+}
+
+/// Formulation and order of a problem.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Pose {
+    /// The graph that it is of.
+    pub formulation: Formulation,
+    /// The order of its ops.
+    pub order: Order,
+}
+
 /// Largest offset that decisions may name, in bytes.
 const MAX_OFFSET: u64 = 1 << 60;
 
@@ -89,8 +133,8 @@ pub struct Run {
 /// A planner's decisions about one problem.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Decisions {
-    /// The order that the problem was posed in.
-    pub order: Order,
+    /// Pose of the problem.
+    pub pose: Pose,
     /// Resident places of the persistent tensors.
     pub residents: BTreeMap<TensorId, Resident>,
     /// Actions in order.
@@ -133,8 +177,11 @@ impl Decisions {
         let tensor = |t: TensorId| name(&problem.tensors[t].name);
         let offset = |at: Option<u64>| at.map_or_else(String::new, |at| format!(" @ {at}"));
         let mut out = String::from("decisions 2\n");
-        if self.order != Order::Given {
-            let _ = writeln!(out, "order {}", self.order.name());
+        if self.pose.formulation != Formulation::Own {
+            let _ = writeln!(out, "formulation {}", self.pose.formulation.name());
+        }
+        if self.pose.order != Order::Given {
+            let _ = writeln!(out, "order {}", self.pose.order.name());
         }
         for (&t, resident) in &self.residents {
             let at = match resident {
@@ -178,10 +225,12 @@ impl Decisions {
         self.actions.iter().filter_map(first).is_sorted()
     }
 
-    /// The order that a text form says its problem was posed in.
-    pub fn order_in(text: &str) -> Order {
-        let greedy = text.lines().take(2).any(|l| l.trim() == "order greedy");
-        if greedy { Order::Greedy } else { Order::Given }
+    /// Pose of the problem of a text form, which says it in the lines after the first.
+    pub fn pose_in(text: &str) -> Pose {
+        let mut pose = Pose::default();
+        let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+        lines.skip(1).map_while(|line| pose_line(line, &mut pose)).count();
+        pose
     }
 
     /// Reads the text form; errors name the line.
@@ -205,9 +254,10 @@ impl Decisions {
             }
             _ => return Err("a decision file starts with `decisions 2`".into()),
         }
-        let mut d = Decisions { order: Decisions::order_in(text), ..Decisions::default() };
+        let mut d = Decisions { pose: Decisions::pose_in(text), ..Decisions::default() };
         let mut at = Lines::default();
-        for (number, line) in lines.filter(|&(number, line)| number > 2 || line != "order greedy") {
+        let mut head = Pose::default();
+        for (number, line) in lines.skip_while(|(_, line)| pose_line(line, &mut head).is_some()) {
             match names.line(line, &mut d).map_err(|e| e.at(At::Line(number)))? {
                 Some(tensor) => _ = at.residents.insert(tensor, number),
                 None => at.actions.push(number),
@@ -215,6 +265,16 @@ impl Decisions {
         }
         Ok((d, at))
     }
+}
+
+/// Reads a line that says how a problem was posed; `None` where it says something else.
+fn pose_line(line: &str, pose: &mut Pose) -> Option<()> {
+    match line.split_once(' ')? {
+        ("order", "greedy") => pose.order = Order::Greedy,
+        ("formulation", name) => pose.formulation = Formulation::named(name)?,
+        _ => return None,
+    }
+    Some(())
 }
 
 /// Where a text form says what, in lines from 1.

@@ -30,7 +30,7 @@ mod waits;
 mod widen;
 
 pub use access_sequence::{AccessSequence, Gap, Step, Touch};
-pub use decisions::{Action, Decisions, Order, Place, Resident, Run};
+pub use decisions::{Action, Decisions, Formulation, Order, Place, Pose, Resident, Run};
 pub use default::{Starts, plan};
 pub use error::{At, DecisionsError};
 pub use evaluate::{

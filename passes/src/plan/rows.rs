@@ -78,7 +78,7 @@ fn run_bufferize(m: &mut Module, _: &Options, cx: &mut PassCx<'_>) -> Result<(),
 fn run_apply(m: &mut Module, options: &Options, cx: &mut PassCx<'_>) -> Result<(), PassError> {
     let file = options.get(APPLY_OPTIONS, "decisions")?;
     let text = (cx.read_file)(file)?;
-    let order = Options(vec![("algo".into(), Decisions::order_in(&text).name().into())]);
+    let order = Options(vec![("algo".into(), Decisions::pose_in(&text).order.name().into())]);
     (crate::graph::schedule_ops::PASS.run)(m, &order, cx)?;
     let p = Problem::new(m, cx.profile)?;
     let at = |e: &dyn fmt::Display| PassError::Usage(format!("{file}: {e}"));

@@ -98,7 +98,7 @@ pub(crate) fn compile(imported: Imported, choice: u64) {
     let profile = named(if choice.is_multiple_of(4) { "h100" } else { "cpu" });
     let rewrites = Rewrites { memory: choice >> 2 & 3 != 0, fuse: choice >> 4 & 3 != 0 };
     let Some(model) = answer(Model::of(imported, Cow::Borrowed(profile), rewrites)) else { return };
-    sound(&model.graph);
+    model.graphs.iter().for_each(|graph| sound(&graph.module));
     let percent = [None, Some(100.0), Some(80.0), Some(60.0), Some(40.0)][(choice >> 6) as usize % 5];
     let search = Search { effort: 0, seed: choice >> 9 & 1, ..Search::default() };
     let options = Options { budget: percent.map(Size::PeakPercent), search, ..Options::default() };
@@ -108,7 +108,7 @@ pub(crate) fn compile(imported: Imported, choice: u64) {
         memc_plan::text::parse(&text).unwrap_or_else(|e| panic!("a printed plan does not parse: {e}"));
     assert_eq!(again, compiled.plan, "a plan differs from its text");
     let small = |(bytes, flops)| bytes <= MAX_RUN && flops <= MAX_FLOPS;
-    if !small(size(&model.graph)) || choice >> 10 & 3 != 0 {
+    if !small(size(&model.own().module)) || choice >> 10 & 3 != 0 {
         return;
     }
     let path = file("compiled.plan", &[]);

@@ -98,7 +98,7 @@ const PROBLEM: &str = include_str!("../corpus/problem/small.json");
 pub(crate) fn decisions(data: &[u8]) {
     let Some(text) = text(data) else { return };
     let problem = json::parse(PROBLEM).expect("the problem of the corpus is right");
-    let _ = Decisions::order_in(text);
+    let _ = Decisions::pose_in(text);
     let decisions = match Decisions::parse(text, &problem) {
         Ok(decisions) => decisions,
         Err(error) => return assert!(!error.to_string().is_empty()),

@@ -1,5 +1,6 @@
 //! Decisions of other planners as genotypes to search on from.
 
+use super::recompute;
 use super::state::{Permissions, State};
 use crate::access_sequence::{AccessSequence, Step};
 use crate::decisions::{Action, Decisions, Resident};
@@ -20,15 +21,24 @@ pub(super) fn import<'a>(
         match action {
             Action::Run(run) if !run.recompute => steps.push(Step { op: run.op, recompute: None }),
             Action::Run(run) => {
-                // A recomputation is for one tensor.
-                let [(wanted, _)] = run.at[..] else { return None };
-                steps.push(Step { op: run.op, recompute: Some(wanted) });
+                // A recomputation is for one tensor: one that appears, or one that is updated in place.
+                let op = &p.ops[run.op];
+                let in_place = || op.writes.iter().copied().filter(|t| op.reads.contains(t));
+                let mut wanted = run.at.iter().map(|place| place.0).chain(in_place());
+                let (Some(first), None) = (wanted.next(), wanted.next()) else { return None };
+                steps.push(Step { op: run.op, recompute: Some(first) });
             }
             Action::Drop(t) => drops.push((*t, steps.len() as i32)),
             Action::In(_) | Action::Out(_) => {}
         }
     }
-    let mut s = State::new(p, AccessSequence::new(p, steps), capacity, may);
+    let sequence = AccessSequence::new(p, steps);
+    // Nothing else runs between the steps that make one content again.
+    let inside = recompute::inside(p, &sequence.steps);
+    if sequence.steps.iter().any(|(i, step)| inside[i] && step.recompute.is_none()) {
+        return None;
+    }
+    let mut s = State::new(p, sequence, capacity, may);
     for (t, at) in drops {
         let gaps = s.genotype.sequence.gaps_of(t);
         let left = |g: &GapIx| {

@@ -1,15 +1,18 @@
 //! Running ops again: what a content that was given up takes to be there once more, and steps put in or taken
 //! out.
 
-use memc_ir::Arena;
+use memc_ir::{Arena, Id};
 
 use super::state::StepId;
 use crate::access_sequence::{AccessSequence, Step, Touch};
 use crate::ids::{GapIx, OpPos, StepPos, TensorId};
 use crate::problem::{Problem, TensorKind};
 
-/// Longest chain of recomputed ops for one content.
+/// Longest chain of recomputed contents for one content.
 const DEPTH: usize = 24;
+
+/// Most ops in a row that make a content, each but the first in place.
+const IN_PLACE: usize = 8;
 
 /// Memory that a chain takes besides the op's own: bytes during steps, half-open.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -48,8 +51,8 @@ pub(crate) fn ns_per_byte(p: &Problem) -> f64 {
 
 /// Steps, and what decides how contents are made again among them.
 #[derive(Clone, Copy)]
-pub(crate) struct View<'a> {
-    pub(crate) p: &'a Problem,
+pub(crate) struct View<'a, 'p> {
+    pub(crate) p: &'p Problem,
     pub(crate) s: &'a AccessSequence,
     /// The step of every op's first run.
     pub(crate) ran: &'a Arena<OpPos, StepPos>,
@@ -57,9 +60,10 @@ pub(crate) struct View<'a> {
     pub(crate) reach: f64,
 }
 
-impl View<'_> {
-    /// The op that makes the content of `t` that `op` needs, if it can be recomputed before the step `at`.
-    fn maker(&self, t: TensorId, op: OpPos, at: StepPos) -> Option<OpPos> {
+impl<'p> View<'_, 'p> {
+    /// The ops that make the content of `t` that `op` needs, if it can be recomputed before the step `at`:
+    /// one that fills the tensor, and those that update it in place.
+    fn makers(&self, t: TensorId, op: OpPos, at: StepPos) -> Option<&'p [OpPos]> {
         let p = self.p;
         let tensor = &p.tensors[t];
         if tensor.kind != TensorKind::Transient {
@@ -70,21 +74,28 @@ impl View<'_> {
             writes.iter().filter(|&&w| self.ran[w] < at).count()
         };
         let wanted = content(p, t, op);
-        let w = *tensor.writes.get(wanted.checked_sub(1)?)?;
-        let maker = &p.ops[w];
-        let same = |&y: &TensorId| current(y) == content(p, y, w);
-        (maker.repeatable
-            && current(t) == wanted
-            && !maker.reads.contains(&t)
-            && !maker.writes.iter().any(|y| maker.reads.contains(y))
-            && maker.reads.iter().all(same))
-        .then_some(w)
+        if current(t) != wanted {
+            return None;
+        }
+        let mut from = wanted.checked_sub(1)?;
+        while p.ops[*tensor.writes.get(from)?].reads.contains(&t) {
+            from = from.checked_sub(1)?;
+        }
+        let makers = tensor.writes.get(from..wanted).filter(|makers| makers.len() <= IN_PLACE)?;
+        let again = |&w: &OpPos| {
+            let maker = &p.ops[w];
+            let same = |&y: &TensorId| y == t || current(y) == content(p, y, w);
+            let clobbers = |y: &TensorId| *y != t && maker.reads.contains(y);
+            maker.repeatable && !maker.writes.iter().any(clobbers) && maker.reads.iter().all(same)
+        };
+        makers.iter().all(again).then_some(makers)
     }
 
     /// Whether an operand of `op` that is not there any more is better made again than kept.
     fn recomputes(&self, t: TensorId, op: OpPos, at: StepPos) -> bool {
         let most = self.reach * self.p.tensors[t].size as f64;
-        self.maker(t, op, at).is_some_and(|w| self.p.ops[w].time_ns as f64 <= most)
+        let ns = |makers: &[OpPos]| makers.iter().map(|&w| self.p.ops[w].time_ns).sum::<u64>() as f64;
+        self.makers(t, op, at).is_some_and(|makers| ns(makers) <= most)
     }
 
     /// The chain that brings `t` back before the step `at`, which touches it; `away(gap)` says whether a gap
@@ -107,7 +118,13 @@ impl View<'_> {
         let p = self.p;
         let next_id = StepId(ids.values().map(|id| id.0).max().unwrap_or(0).max(p.ops.next_id().0) + 1);
         let there = p.tensors.values().map(|t| t.kind != TensorKind::Transient).collect();
-        let mut e = Edit { view: *self, wanted, dropped, there, out: Vec::new(), next_id };
+        let heads = heads(p, self.s.steps.iter());
+        let mut gone = Arena::filled(false, if dropped.is_empty() { 0 } else { heads.len() });
+        for (j, _) in dropped.iter().filter(|(_, dropped)| **dropped) {
+            gone[heads[j]] = true;
+        }
+        let mut skipped = Arena::filled(false, heads.len());
+        let mut e = Edit { view: *self, wanted, gone, heads, there, out: Vec::new(), next_id };
         let mut queue = wanted;
         let mut made = Vec::new();
         for ((j, step), &id) in self.s.steps.iter().zip(ids.values()) {
@@ -118,8 +135,11 @@ impl View<'_> {
                 e.emit((*t, step.op, j), &mut made, 0);
                 queue = rest;
             }
-            let redundant = step.recompute.is_some_and(|t| e.there[t]);
-            if !redundant && !e.drops(j) {
+            let head = e.heads[j];
+            if head == j {
+                skipped[j] = step.recompute.is_some_and(|t| e.there[t]) || e.drops(j);
+            }
+            if !skipped[head] {
                 e.out.push((*step, id));
             }
             let op = &p.ops[step.op];
@@ -136,22 +156,22 @@ impl View<'_> {
     }
 }
 
-struct Follower<'a> {
-    view: View<'a>,
+struct Follower<'a, 'p> {
+    view: View<'a, 'p>,
     at: StepPos,
     away: &'a dyn Fn(GapIx) -> bool,
     chain: Chain,
     made: Vec<TensorId>,
 }
 
-impl Follower<'_> {
+impl Follower<'_, '_> {
     /// Adds what the content of `t` that `op` needs takes; `false` where it cannot be made.
     fn follow(&mut self, t: TensorId, op: OpPos, depth: usize) -> bool {
         let View { p, s, .. } = self.view;
         let at = self.at;
-        let Some(w) = self.view.maker(t, op, at).filter(|_| depth < DEPTH) else { return false };
+        let Some(makers) = self.view.makers(t, op, at).filter(|_| depth < DEPTH) else { return false };
         self.made.push(t);
-        for &y in &p.ops[w].reads {
+        for (w, y) in makers.iter().flat_map(|&w| p.ops[w].reads.iter().map(move |&y| (w, y))) {
             if self.made.contains(&y) {
                 continue;
             }
@@ -175,9 +195,48 @@ impl Follower<'_> {
             let Some(last) = next.checked_sub(1).and_then(|i| touches.get(i)) else { return false };
             self.chain.extents.push(Extent { from: last.step.next(), to: at, bytes });
         }
-        self.chain.ops.push(w);
+        self.chain.ops.extend(makers);
         true
     }
+}
+
+/// For every step the first of its run: for recomputed ones, that which fills the tensor that later ones
+/// update in place.
+pub(crate) fn heads<'a>(
+    p: &Problem,
+    steps: impl Iterator<Item = (StepPos, &'a Step)>,
+) -> Arena<StepPos, StepPos> {
+    let mut filled = Arena::filled(StepPos(0), p.tensors.len());
+    let head = |(i, step): (StepPos, &Step)| match step.recompute {
+        Some(t) if p.ops[step.op].reads.contains(&t) => filled[t],
+        Some(t) => {
+            filled[t] = i;
+            i
+        }
+        None => i,
+    };
+    steps.map(head).collect()
+}
+
+/// For every head the last of its steps.
+fn lasts(heads: &Arena<StepPos, StepPos>) -> Arena<StepPos, StepPos> {
+    let mut last = heads.clone();
+    for (i, &head) in heads.iter() {
+        last[head] = i;
+    }
+    last
+}
+
+/// For every step whether it is one of several that make a content again, or between them, and not first.
+pub(crate) fn inside(p: &Problem, steps: &Arena<StepPos, Step>) -> Arena<StepPos, bool> {
+    let last = lasts(&heads(p, steps.iter()));
+    let mut end = StepPos(0);
+    let covered = |(i, &last): (StepPos, &StepPos)| {
+        let inside = i <= end && i > StepPos(0);
+        end = end.max(if last > i { last } else { StepPos(0) });
+        inside
+    };
+    last.iter().map(covered).collect()
 }
 
 /// Leaves out runs whose operands, or whose result, have another content there than in the first run.
@@ -188,16 +247,31 @@ pub(crate) fn sound(p: &Problem, steps: &mut Vec<(Step, StepId)>) {
             ran[step.op] = i;
         }
     }
+    let heads = heads(p, steps.iter().enumerate().map(|(i, (step, _))| (StepPos::new(i), step)));
+    let last = lasts(&heads);
+    let seen = |t: TensorId, i: usize| p.tensors[t].writes.iter().filter(|&&w| ran[w] < i).count();
+    let mut wrong = Arena::filled(false, steps.len());
+    // For every tensor, the head of the run that is filling it.
+    let mut filling: Arena<TensorId, Option<StepPos>> = Arena::filled(None, p.tensors.len());
+    for (i, (step, _)) in steps.iter().enumerate() {
+        let (at, op) = (StepPos::new(i), &p.ops[step.op]);
+        let head = heads[at];
+        for &t in op.reads.iter().chain(&op.writes) {
+            if let Some(other) = filling[t].filter(|&other| other != head) {
+                wrong[other] = true;
+            }
+        }
+        let Some(t) = step.recompute else { continue };
+        filling[t] = Some(head).filter(|_| last[head] != at);
+        let same = |&y: &TensorId| y == t || seen(y, i) == content(p, y, step.op);
+        let current = seen(t, i) == seen(t, head.index());
+        let complete = last[head] != at || seen(t, i) == content(p, t, step.op) + 1;
+        wrong[head] |= !current || !complete || !op.reads.iter().all(same);
+    }
     let mut i = 0;
     steps.retain(|(step, _)| {
         i += 1;
-        let Some(t) = step.recompute else { return true };
-        let seen = |t: TensorId| {
-            let writes = &p.tensors[t].writes;
-            writes.iter().filter(|&&w| ran[w] < i).count()
-        };
-        let same = |&y: &TensorId| seen(y) == content(p, y, step.op);
-        seen(t) == content(p, t, step.op) + 1 && p.ops[step.op].reads.iter().all(same)
+        step.recompute.is_none() || !wrong[heads[StepPos::new(i - 1)]]
     });
     prune(p, steps);
 }
@@ -213,19 +287,21 @@ fn covering(s: &AccessSequence, t: TensorId, at: StepPos) -> Option<GapIx> {
     s.gaps_of(t).find(covers)
 }
 
-struct Edit<'a> {
-    view: View<'a>,
+struct Edit<'a, 'p> {
+    view: View<'a, 'p>,
     wanted: &'a [(StepPos, TensorId)],
-    dropped: &'a Dropped,
+    /// For heads of recomputed steps, whether they are left out; none at all where it is empty.
+    gone: Arena<StepPos, bool>,
+    heads: Arena<StepPos, StepPos>,
     /// By tensor, whether its content is somewhere.
     there: Arena<TensorId, bool>,
     out: Vec<(Step, StepId)>,
     next_id: StepId,
 }
 
-impl Edit<'_> {
+impl Edit<'_, '_> {
     fn drops(&self, step: StepPos) -> bool {
-        self.dropped.get(step).copied().unwrap_or(false)
+        self.gone.get(self.heads[step]).copied().unwrap_or(false)
     }
 
     /// After the step `j`: a content is there until it is made anew, or for good when nothing reads it.
@@ -253,14 +329,16 @@ impl Edit<'_> {
         if self.there[t] {
             return true;
         }
-        let Some(w) = self.view.maker(t, op, at).filter(|_| depth < DEPTH) else { return false };
-        for &y in &self.view.p.ops[w].reads {
-            if !self.there[y] && self.view.recomputes(y, w, at) {
-                self.emit((y, w, at), made, depth + 1);
+        let Some(makers) = self.view.makers(t, op, at).filter(|_| depth < DEPTH) else { return false };
+        for &w in makers {
+            for &y in &self.view.p.ops[w].reads {
+                if y != t && !self.there[y] && self.view.recomputes(y, w, at) {
+                    self.emit((y, w, at), made, depth + 1);
+                }
             }
+            self.out.push((Step { op: w, recompute: Some(t) }, self.next_id));
+            self.next_id.0 += 1;
         }
-        self.out.push((Step { op: w, recompute: Some(t) }, self.next_id));
-        self.next_id.0 += 1;
         self.there[t] = true;
         made.push(t);
         true

@@ -1,9 +1,11 @@
 //! A choice of gaps by duals: most room for the cost of copies and of recomputed ops, until the step fits.
 
+use std::collections::BTreeMap;
+
 use memc_ir::{Arena, Ids};
 
 use super::duals::Duals;
-use super::recompute::Extent;
+use super::recompute::{self, Extent};
 use super::state::State;
 use crate::ids::{GapIx, StepPos, TensorId};
 
@@ -259,12 +261,19 @@ impl<'s, 'a> Round<'s, 'a> {
 /// dearest first.
 fn relax(s: &mut State<'_>, duals: &Duals) {
     let steps = &s.genotype.sequence.steps;
-    let mut recompute: Vec<StepPos> = steps.ids().filter(|&i| steps[i].recompute.is_some()).collect();
+    let mut runs: BTreeMap<StepPos, u64> = BTreeMap::new();
+    if steps.len() > s.p.ops.len() {
+        let heads = recompute::heads(s.p, steps.iter());
+        for (i, _) in steps.iter().filter(|(_, step)| step.recompute.is_some()) {
+            *runs.entry(heads[i]).or_default() += s.genotype.sequence.ns[i];
+        }
+    }
+    let mut recompute: Vec<(StepPos, u64)> = runs.into_iter().collect();
     if !recompute.is_empty() {
-        recompute.sort_by_key(|&i| (std::cmp::Reverse(s.genotype.sequence.ns[i]), i));
+        recompute.sort_by_key(|&(i, ns)| (std::cmp::Reverse(ns), i));
         let mut dropped = Arena::filled(false, s.steps());
         let mut least = s.least.clone();
-        for i in recompute {
+        for (i, _) in recompute {
             let Some(t) = s.genotype.sequence.steps[i].recompute else { continue };
             let touches = s.genotype.sequence.touches_of(t);
             let here = touches.partition_point(|x| x.step < i);

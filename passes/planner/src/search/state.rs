@@ -176,7 +176,7 @@ impl<'a> State<'a> {
 
     /// The steps, for running ops again: an operand that is gone is made again when that takes at most the
     /// part `reach` of its copies' time.
-    fn view(&self, reach: f64) -> View<'_> {
+    fn view(&self, reach: f64) -> View<'_, 'a> {
         let (s, reach) = (&self.genotype.sequence, reach * self.ns_per_byte);
         View { p: self.p, s, ran: &self.ran, reach }
     }
@@ -187,8 +187,11 @@ impl<'a> State<'a> {
         self.replace(steps);
     }
 
-    /// Has the step `from` run before the step `to` instead.
+    /// Has the step `from` run before the step `to` instead, or before what `to` goes on with.
     pub(crate) fn shift(&mut self, from: StepPos, to: StepPos) {
+        let inside = recompute::inside(self.p, &self.genotype.sequence.steps);
+        let before = inside.iter().rfind(|&(i, &inside)| i <= to && !inside).map(|(i, _)| i);
+        let to = if inside.get(to) == Some(&true) { before.unwrap_or_default() } else { to };
         let steps = self.genotype.sequence.steps.values().copied();
         let mut steps: Vec<(Step, StepId)> = steps.zip(self.ids.values().copied()).collect();
         let (from, to) = (from.index(), to.index());

@@ -9,7 +9,8 @@
 //! where a saved tensor counts once however many ops read it. Inputs, parameters and constants count nothing.
 //! A recomputed value counts for the share of the backward pass during which it is held. A byte is worth
 //! `exchange` times the time that the device's link takes to copy it out and back in. So nothing is
-//! recomputed where a swap would be far cheaper. `search` does the extraction.
+//! recomputed where a swap would be far cheaper. With 0, bytes only decide between formulations of the same
+//! time. `search` does the extraction.
 //!
 //! Rules are exact, like every graph pass. Contractions are never recomputed here; the planner, who knows the
 //! budget, may do so.
@@ -54,7 +55,7 @@ pub(crate) const PASS: PassDef = PassDef {
 const OPTIONS: &[OptionDef] = &[OptionDef {
     name: "exchange",
     default: "4",
-    doc: "time that freeing a byte may cost, in times of copying it to the host and back",
+    doc: "time that freeing a byte may cost, in times of copying it to the host and back; 0: none",
 }];
 
 /// Names of what the pass counts besides its rules.

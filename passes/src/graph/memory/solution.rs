@@ -25,8 +25,11 @@ const UNLINKED: i128 = 1_000 * NS;
 
 impl Rate {
     /// A byte is worth `exchange` times the time of copying it to the host and back, or [`UNLINKED`] without
-    /// a link.
+    /// a link. With 0 it only decides between formulations of the same time.
     pub(super) fn new(profile: &DeviceProfile, exchange: u64) -> Rate {
+        if exchange == 0 {
+            return Rate { byte: 1 };
+        }
         let slower = profile.d2h_bytes_per_s.min(profile.h2d_bytes_per_s);
         if slower <= 0.0 {
             return Rate { byte: UNLINKED };

@@ -1,0 +1,291 @@
+//! The candidates of an instance in a race: the formulation and order whose plan is fastest.
+//!
+//! Formulations in the order as given are planned with less effort first, then other orders of the most
+//! promising, and the best again with all effort. No candidate is planned whose bound is no better than a
+//! plan that is known.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant as Time};
+
+use memc_baselines::PLANNERS;
+use memc_planner::{NoPlan, Order, Progress, Request, Schedule, TensorKind};
+
+use crate::error::Error;
+use crate::instance::{Candidate, Instance};
+use crate::machine::{now, since};
+use crate::plan::{Outcome, Search, Solved};
+use crate::watch::{Event, Found, Hold, Watch};
+
+/// Effort from which on candidates are planned with less of it first.
+const HEATS: u32 = 2;
+
+/// Candidates are planned with all effort whose steps were at most this part longer than the shortest.
+const CLOSE: u64 = 200;
+
+/// Most candidates that are planned with all effort.
+const FINALISTS: usize = 2;
+
+/// Runs a planner on the candidates and keeps the fastest plan.
+pub(crate) fn race(
+    instance: &Instance,
+    budget: u64,
+    search: &Search,
+    watch: &dyn Watch,
+) -> Result<Outcome, Error> {
+    watch.event(Event::Stage("proving a bound"));
+    let order = (!search.allow.reorder).then_some(search.order.unwrap_or_default());
+    let bound = || instance.least_bound(budget, search.allow, order);
+    let bound_ns = watch.is_seen().then(bound).flatten().unwrap_or(0);
+    watch.event(Event::Stage("planning"));
+    let session = Session {
+        begun: now(),
+        limit: search.time_limit,
+        cut: AtomicBool::new(false),
+        best: AtomicU64::new(u64::MAX),
+        held: OnceLock::new(),
+        watch,
+        ideal_ns: instance.ideal_ns(),
+        bound_ns,
+    };
+    let mut race = Race { instance, budget, search, session, best: None, failure: None, evaluations: 0 };
+    race.keep();
+    race.run();
+    race.finish()
+}
+
+struct Race<'a> {
+    instance: &'a Instance,
+    /// Bytes.
+    budget: u64,
+    search: &'a Search,
+    session: Session<'a>,
+    best: Option<Solved>,
+    failure: Option<NoPlan>,
+    evaluations: u64,
+}
+
+impl Race<'_> {
+    /// Takes note of the candidates whose tensors can all stay.
+    fn keep(&mut self) {
+        let fitting: Vec<usize> = (0..self.candidates().len()).filter(|&at| self.fits(at)).collect();
+        for at in fitting {
+            let kept = self.candidates()[at].kept.clone();
+            self.offer(at, kept, 1);
+        }
+    }
+
+    /// Plans the other candidates, and those where a search can hide copies of inputs.
+    fn run(&mut self) {
+        let mut open: Vec<usize> =
+            (0..self.candidates().len()).filter(|&at| !self.fits(at) || self.is_default()).collect();
+        open.retain(|&at| !self.is_hopeless(at));
+        // The first that may be skipped are the slowest.
+        open.sort_by_key(|&at| self.candidates()[at].compute_ns());
+        let (effort, heats) = (self.search.effort, self.search.effort >= HEATS && self.is_default());
+        if !heats || open.len() < 2 {
+            let all = open.len();
+            for (turn, at) in open.into_iter().enumerate() {
+                self.plan(at, effort, (turn + 1, all));
+            }
+            return;
+        }
+        let turns = open.len() + FINALISTS;
+        let first = |at: &usize| self.candidates()[*at].pose.order == Order::Given;
+        let (first, others): (Vec<usize>, Vec<usize>) = open.into_iter().partition(first);
+        let mut times = self.heat(&first, effort - 1, (0, turns));
+        // Another order is tried of the formulations that promise most.
+        let close = near(&times);
+        let formulation = |at: usize| self.candidates()[at].pose.formulation;
+        let promising =
+            |&at: &usize| times.is_empty() || close.iter().any(|&c| formulation(c) == formulation(at));
+        let others: Vec<usize> = others.into_iter().filter(promising).collect();
+        times.extend(self.heat(&others, effort - 1, (first.len(), turns)));
+        let finalists = near(&times);
+        for (turn, &at) in finalists.iter().take(FINALISTS).enumerate() {
+            self.plan(at, effort, (turns + turn + 1 - finalists.len().min(FINALISTS), turns));
+        }
+    }
+
+    /// Plans candidates with some effort: the times of their steps in ns, with the candidates. `turns` says
+    /// how many searches were before, of how many.
+    fn heat(&mut self, candidates: &[usize], effort: u32, turns: (usize, usize)) -> Vec<(u64, usize)> {
+        let plan = |(i, &at): (usize, &usize)| Some((self.plan(at, effort, (turns.0 + i + 1, turns.1))?, at));
+        candidates.iter().enumerate().filter_map(plan).collect()
+    }
+
+    /// Plans a candidate with some effort, unless no plan of it can be faster than one that is known; the
+    /// step's time in ns. `turn` says which of how many searches it is.
+    fn plan(&mut self, at: usize, effort: u32, turn: (usize, usize)) -> Option<u64> {
+        if self.is_over() || self.is_hopeless(at) {
+            return None;
+        }
+        let (instance, search, session) = (self.instance, self.search, &self.session);
+        let candidate = &instance.candidates()[at];
+        let stop = || session.stop(turn);
+        let found = |found: Progress| session.found(found.step_ns, found.evaluations);
+        let capacity = instance.capacity(self.budget);
+        let request = Request { stop: &stop, watch: &found, effort, ..search.request(capacity) };
+        let answer = if self.fits(at) {
+            Ok(beyond(candidate, search, &request))
+        } else {
+            memc_planner::solve(candidate.numbers(), search.planner, &request)
+        };
+        match answer {
+            Ok((schedule, evaluations)) => {
+                let step_ns = schedule.evaluation.step_ns;
+                self.offer(at, schedule, evaluations);
+                Some(step_ns)
+            }
+            Err(failed @ NoPlan::Failed(_)) => {
+                self.failure = Some(failed);
+                None
+            }
+            Err(NoPlan::Infeasible(why)) => {
+                let why = || NoPlan::Infeasible(why + &search.forbidden());
+                self.failure = self.failure.take().or_else(|| Some(why()));
+                None
+            }
+        }
+    }
+
+    /// Takes a plan for the best if it is.
+    fn offer(&mut self, at: usize, mut schedule: Schedule, evaluations: u64) {
+        self.evaluations += evaluations;
+        schedule.decisions.pose = self.candidates()[at].pose;
+        self.session.found(schedule.evaluation.step_ns, self.evaluations);
+        if self.best.as_ref().is_none_or(|b| schedule.key() < b.schedule.key()) {
+            self.best = Some(Solved { at, schedule });
+        }
+    }
+
+    fn candidates(&self) -> &[Candidate] {
+        self.instance.candidates()
+    }
+
+    /// Whether everything of a candidate can stay.
+    fn fits(&self, at: usize) -> bool {
+        self.candidates()[at].kept.evaluation.dev_bytes <= self.instance.capacity(self.budget)
+    }
+
+    fn is_default(&self) -> bool {
+        self.search.planner.name == PLANNERS[0].name
+    }
+
+    /// Whether the search has to end, or nothing faster can be found.
+    fn is_over(&self) -> bool {
+        let ideal = self.instance.ideal_ns();
+        self.step_ns() <= ideal || self.session.watch.stop()
+    }
+
+    fn step_ns(&self) -> u64 {
+        self.best.as_ref().map_or(u64::MAX, |best| best.schedule.evaluation.step_ns)
+    }
+
+    /// Whether no plan of a candidate is noticeably faster than the best one: by the sum of its ops' times,
+    /// and by its bound.
+    fn is_hopeless(&self, at: usize) -> bool {
+        let Some(best) = &self.best else { return false };
+        let candidate = &self.candidates()[at];
+        let step_ns = self.step_ns();
+        if candidate.compute_ns() >= step_ns {
+            return true;
+        }
+        // With nothing to make room for, a search only hides copies of inputs.
+        let same = self.candidates()[best.at].pose.formulation == candidate.pose.formulation;
+        if same && self.fits(best.at) && !self.fits(at) || self.budget == u64::MAX {
+            return true;
+        }
+        let bound = self.instance.bound(at, self.budget, self.search.allow);
+        let least = bound.and_then(|b| b.least(!self.search.allow.reorder)).unwrap_or(0);
+        step_ns <= if self.fits(at) { least + least / 1000 } else { least }
+    }
+
+    fn finish(self) -> Result<Outcome, Error> {
+        let Race { instance, budget, search, session, best, failure, evaluations } = self;
+        let (begun, stopped, watch) = (session.begun, session.cut.load(Ordering::Relaxed), session.watch);
+        drop(session);
+        // From here on a request to stop is for the work that follows.
+        let interrupted = watch.take_stop();
+        if interrupted && best.is_none() {
+            return Err(Error::Interrupted);
+        }
+        if interrupted {
+            watch.event(Event::Kept);
+        }
+        if let Some(best) = &best {
+            instance.record(search.allow, best.schedule.evaluation.dev_bytes);
+        }
+        let none = || NoPlan::Failed("no candidate was planned".into());
+        Ok(Outcome {
+            planner: search.planner.name.to_string(),
+            budget,
+            plan: best.ok_or_else(|| failure.unwrap_or_else(none)),
+            evaluations,
+            plan_ns: since(begun),
+            stopped: stopped || interrupted,
+            interrupted,
+        })
+    }
+}
+
+/// The candidates whose steps are hardly longer than the shortest, that one first.
+fn near(times: &[(u64, usize)]) -> Vec<usize> {
+    let mut times = times.to_vec();
+    times.sort_unstable();
+    let least = times.first().map_or(0, |first| first.0);
+    times.retain(|(step_ns, _)| *step_ns <= least + least / CLOSE);
+    times.into_iter().map(|(_, at)| at).collect()
+}
+
+/// Plan of a search where everything fits, if it is faster than to keep everything.
+///
+/// It may take as much more room as hiding the inputs' copies can be worth: each input twice, once for this
+/// step and once for the next.
+fn beyond(o: &Candidate, search: &Search, request: &Request<'_>) -> (Schedule, u64) {
+    let inputs = o.numbers().tensors.values().filter(|t| t.kind == TensorKind::Input).map(|t| t.bytes);
+    let room = inputs.fold(o.kept.evaluation.dev_bytes, |room, bytes| room.saturating_add(2 * bytes));
+    let request = Request { capacity: request.capacity.min(room), ..*request };
+    match memc_planner::solve(o.numbers(), search.planner, &request) {
+        Ok(found) if found.0.evaluation.step_ns < o.kept.evaluation.step_ns => found,
+        other => (o.kept.clone(), other.map_or(1, |found| found.1)),
+    }
+}
+
+/// Limits of a search, and its progress.
+struct Session<'a> {
+    begun: Time,
+    limit: Option<Duration>,
+    /// Whether the search was told to stop.
+    cut: AtomicBool,
+    /// Time of the best step so far in ns.
+    best: AtomicU64,
+    /// From the first plan until the search has ended.
+    held: OnceLock<Hold<'a>>,
+    watch: &'a dyn Watch,
+    /// Time of the ideal step in ns.
+    ideal_ns: u64,
+    /// Time in ns that no plan can beat; 0 where unknown.
+    bound_ns: u64,
+}
+
+impl Session<'_> {
+    /// Whether the first `done` of `all` searches have to end.
+    fn stop(&self, (done, all): (usize, usize)) -> bool {
+        let share = |limit: Duration| limit.mul_f64(done as f64 / all.max(1) as f64);
+        let late = self.limit.is_some_and(|limit| self.begun.elapsed() >= share(limit));
+        let stop = late || self.watch.stop();
+        if stop {
+            self.cut.store(true, Ordering::Relaxed);
+        }
+        stop
+    }
+
+    fn found(&self, step_ns: u64, evaluations: u64) {
+        // A request to stop now has something to keep.
+        self.held.get_or_init(|| Hold::begin(self.watch));
+        let step_ns = self.best.fetch_min(step_ns, Ordering::Relaxed).min(step_ns);
+        let (ideal_ns, bound_ns) = (self.ideal_ns, self.bound_ns);
+        self.watch.event(Event::Found(Found { step_ns, ideal_ns, bound_ns, evaluations }));
+    }
+}
