@@ -16,10 +16,10 @@ struct Task {
 }
 
 /// After so many looks in a row that brought nothing, one more look is left out,
-const PATIENCE: u32 = 16;
+const PATIENCE: u32 = 8;
 
 /// up to this number of looks.
-const MOST_IDLE: u32 = 8 * PATIENCE;
+const MOST_IDLE: u32 = 16 * PATIENCE;
 
 /// Memory of the propagation, kept between calls.
 #[derive(Default)]
