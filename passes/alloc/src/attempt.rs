@@ -1,7 +1,8 @@
-//! Attempts at one height: local search and exact search, each continued when there is more work for it.
+//! Attempts at one height: local, exact and learning search, each continued when there is more work for it.
 
 use crate::compact::Compact;
 use crate::exact::{Exact, Outcome};
+use crate::learn::Learner;
 use crate::repair::{Repair, Style};
 use crate::work::Work;
 
@@ -14,6 +15,13 @@ const FEW: usize = 32;
 /// Factor by which the favoured search gets more work.
 const FAVOUR: u64 = 8;
 
+/// Parts of the learning search in a round, each with the work of the exact search before it, as multiples of
+/// the effort. The exact search is the better one where little work is enough.
+const FIRST: [(u64, u64); 2] = [(4, 24), (4, 8)];
+
+/// The same in all rounds after the first.
+const LATER: [(u64, u64); 2] = [(1, 16), (1, 16)];
+
 /// Most allocations that are repaired with care before anything else.
 const BASES: usize = 8;
 
@@ -24,6 +32,9 @@ pub(crate) struct Attempt<'a> {
     careful: Vec<Repair<'a>>,
     restless: Option<Repair<'a>>,
     exact: Option<Exact<'a>>,
+    learner: Option<Learner<'a>>,
+    /// Whether the first round has begun.
+    begun: bool,
 }
 
 impl<'a> Attempt<'a> {
@@ -46,6 +57,15 @@ impl<'a> Attempt<'a> {
             careful: (0..BASES).filter_map(|n| repair(n, Style::Careful)).collect(),
             restless: repair(0, Style::Restless),
             exact: Exact::new(c, target, seed, work),
+            learner: None,
+            begun: false,
+        }
+    }
+
+    /// Adds the learning search, where there is so little slack that local search is not the better one.
+    pub(crate) fn learn(&mut self, c: &'a Compact, seed: u64) {
+        if !self.slack && self.exact.is_some() {
+            self.learner = Learner::new(c, self.target, seed);
         }
     }
 
@@ -69,6 +89,9 @@ impl<'a> Attempt<'a> {
                 return Outcome::Found(found);
             }
         }
+        if self.learner.is_some() {
+            return self.learning(effort, work);
+        }
         let favoured = effort.saturating_mul(FAVOUR);
         let (restless, exact) = if self.slack { (favoured, effort) } else { (effort, favoured) };
         let found = self.restless.as_mut().and_then(|r| limited(work, restless, |part| r.run(part)));
@@ -77,6 +100,30 @@ impl<'a> Attempt<'a> {
             (None, Some(e)) => limited(work, exact, |part| e.run(part)),
             (None, None) => Outcome::Open,
         }
+    }
+
+    /// The rest of a round with the learning search, which gets most of the work.
+    fn learning(&mut self, effort: u64, work: &mut Work<'_>) -> Outcome {
+        let parts = if std::mem::replace(&mut self.begun, true) { LATER } else { FIRST };
+        for (i, (least, most)) in parts.into_iter().enumerate() {
+            let exact = |e: &mut Exact<'_>| limited(work, effort.saturating_mul(least), |part| e.run(part));
+            let outcome = self.exact.as_mut().map_or(Outcome::Open, exact);
+            if !matches!(outcome, Outcome::Open) {
+                return outcome;
+            }
+            let learn = |l: &mut Learner<'_>| limited(work, effort.saturating_mul(most), |part| l.run(part));
+            let outcome = self.learner.as_mut().map_or(Outcome::Open, learn);
+            if !matches!(outcome, Outcome::Open) {
+                return outcome;
+            }
+            if i == 0
+                && let Some(found) =
+                    self.restless.as_mut().and_then(|r| limited(work, effort, |part| r.run(part)))
+            {
+                return Outcome::Found(found);
+            }
+        }
+        Outcome::Open
     }
 }
 

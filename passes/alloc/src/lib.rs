@@ -6,6 +6,7 @@ mod compact;
 pub mod csv;
 mod exact;
 mod instance;
+mod learn;
 mod place;
 mod pools;
 mod random;

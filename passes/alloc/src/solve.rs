@@ -96,6 +96,9 @@ const CLOSE: u32 = 11;
 /// Work from which on a descent looks for the lowest allocation; less work ends at the goal.
 const DESCENT: u64 = 1 << 22;
 
+/// Work from which on a search within a capacity learns from its conflicts; less does not pay for that.
+const LEARN: u64 = 3 << 24;
+
 /// A descent begins with steps of this part of the distance between the allocation and the goal,
 const STEPS: u64 = 8;
 
@@ -186,7 +189,11 @@ impl Part {
                     // The first attempt is the one at the goal, which every round continues.
                     attempts.truncate(usize::from(attempts.first().is_some_and(|a| a.target() == goal)));
                     if attempts.last().is_none_or(|a| a.target() != target) {
-                        attempts.push(Attempt::new(&c, &self.bases, target, options.seed, work.left()));
+                        let mut attempt = Attempt::new(&c, &self.bases, target, options.seed, work.left());
+                        if options.capacity.is_some() && options.work >= LEARN {
+                            attempt.learn(&c, options.seed);
+                        }
+                        attempts.push(attempt);
                     }
                 }
                 // Heights in between matter when the goal is out of reach. Most of the work goes to the goal,

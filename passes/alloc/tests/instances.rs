@@ -20,6 +20,26 @@ fn hard_instances_of_minimalloc_fit_their_capacity() {
     }
 }
 
+/// Those that the search settles by learning from conflicts.
+#[test]
+fn wide_instances_of_minimalloc_fit_their_capacity() {
+    let texts = [
+        include_str!("data/F.csv"),
+        include_str!("data/G.csv"),
+        include_str!("data/H.csv"),
+        include_str!("data/J.csv"),
+        include_str!("data/K.csv"),
+    ];
+    for text in texts {
+        assert!(height(text, Some(1 << 20), 2).0 <= 1 << 20);
+    }
+}
+
+#[test]
+fn minimalloc_i_fits_its_capacity() {
+    assert!(height(include_str!("data/I.csv"), Some(1 << 20), 3).0 <= 1 << 20);
+}
+
 #[test]
 fn the_lowest_allocation_of_minimalloc_c_is_as_low_as_its_load() {
     assert_eq!(height(include_str!("data/C.csv"), None, 2), (1_039_360, 1_039_360));

@@ -88,7 +88,7 @@ fn root_steps(c: &Compact) -> u64 {
 }
 
 /// The sequence 1, 1, 2, 1, 1, 2, 4, ... from 1.
-fn luby(mut i: u64) -> u64 {
+pub(crate) fn luby(mut i: u64) -> u64 {
     loop {
         let bits = 64 - i.leading_zeros();
         if i == (1 << bits) - 1 {
