@@ -73,6 +73,8 @@ pub static PLANNERS: &[Planner] = &[
     autoswap::SWDOA,
     capuchin::PLANNER,
     delta::PLANNER,
+    delta::LRU,
+    delta::GREEDY,
     vdnn::ALL,
     vdnn::CONV,
     superneurons::PLANNER,
