@@ -83,6 +83,8 @@ pub static PLANNERS: &[Planner] = &[
     dtr::PLANNER,
     tensile::PLANNER,
     swapadvisor::PLANNER,
+    swapadvisor::ORDER,
+    swapadvisor::POOL,
     home::PLANNER,
     keep::PLANNER,
 ];
