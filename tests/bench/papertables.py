@@ -130,7 +130,7 @@ def swapadvisor_10(lab):
             ("rnn_8_8k", 256, shuffled, 3, ("7 %", NOT_GIVEN))):
         problem = lab.problem(network, batch, "v100-16g", SGD, edit=edit)
         planners = ("odswap", "swapadvisor", "swapadvisor-pool", "swapadvisor-order")
-        plans = [lab.plan(problem, planner, V100, "--effort", effort) for planner in planners]
+        plans = [lab.plan(problem, planner, V100, "--effort", str(effort)) for planner in planners]
         full = plans[1]["step_ns"]
         part = lambda r: percent(full / r["step_ns"]) if r["feasible"] else speed(r)
         name = f"`{network}`" + (", ops in random order" if edit else "")

@@ -11,8 +11,8 @@
 //!    offloaded tensors in the backward pass while memory is enough, at most n at a time. By assumption 2 the
 //!    threshold of three quarters holds in the forward pass only.
 //!
-//! The filters of equations 2 and 3, which section 5.7 compares with that of equation 1, are planners of their
-//! own: `delta-lru` takes the stalest tensor, `delta-greedy` the largest.
+//! The filters of equations 2 and 3, which section 5.7 compares with that of equation 1, are planners of
+//! their own: `delta-lru` takes the stalest tensor, `delta-greedy` the largest.
 //!
 //! The paper is silent, or contradicts itself, on these points:
 //! - Releases in the backward pass: assumption 2 has none, algorithm 1 has no such rule. Here they are made

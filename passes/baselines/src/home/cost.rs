@@ -215,8 +215,8 @@ impl<'a> Model<'a> {
         self.drop_at[t] = s;
     }
 
-    /// The steps of a policy and its copies to the device; false if there are none. Steps depend only on which
-    /// maps are recomputed.
+    /// The steps of a policy and its copies to the device; false if there are none. Steps depend only on
+    /// which maps are recomputed.
     fn prepare(&mut self, policy: &[u8]) -> bool {
         let net = self.net;
         let same = self.made_for.0.len() == policy.len() && !self.steps.is_empty();

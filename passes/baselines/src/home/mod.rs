@@ -146,8 +146,8 @@ struct Teller<'a> {
 }
 
 impl Teller<'_> {
-    /// Tells of a swarm, and of the best policy if it is a better one. Its time is that of the plan, which the
-    /// model only estimates.
+    /// Tells of a swarm, and of the best policy if it is a better one. Its time is that of the plan, which
+    /// the model only estimates.
     fn tell(&mut self, swarm: &[Particle], best: Option<&Particle>, evaluations: u64) {
         let fits = swarm.iter().filter(|x| x.cost.over == 0);
         (self.request.alive)(&Alive { evaluations, step_ns: fits.map(|x| x.cost.ns).collect() });
@@ -207,8 +207,8 @@ fn advance(
     (x, evaluations, changed)
 }
 
-/// Algorithm 3 for one particle of a known cost: every action becomes that of `last` or that of `best`, by the
-/// cost of either. Returns the cost; what the policy is already is not evaluated again.
+/// Algorithm 3 for one particle of a known cost: every action becomes that of `last` or that of `best`, by
+/// the cost of either. Returns the cost; what the policy is already is not evaluated again.
 fn update(
     policy: &mut [u8],
     cost: Cost,

@@ -17,7 +17,6 @@
 //!   probability P.
 //! - Sec. 5.3: CLS and CNT, their crossover with CNT_EXT and averages, repair by inverse proportion (Fig. 5),
 //!   mutation by one step of CLS and a normal distribution for CNT.
-//!
 //! - Sec. 6.4, Fig. 10: the search over schedules alone is `swapadvisor-order`, that over pools alone
 //!   `swapadvisor-pool`.
 //!
@@ -25,9 +24,9 @@
 //! - Eq. 1 gives the best individual e times the chance of one twice as slow. That tells schedules of RNNs
 //!   apart, of which some are a hundred times as slow, but not pools, of which few are twice as slow. The
 //!   exponent is multiplied by 30;
-//! - P = 10 % of the ops of a schedule is a hundred at once. The paper takes 10 % as the start of a search for
-//!   each model's P (Sec. 6.1). Every child draws its own, from 0.1 % to 10 %, logarithmically uniform;
-//! - the best individual seen survives, as in Fig. 9, whose best never rises.
+//! - P = 10 % of the ops of a schedule is a hundred at once. The paper takes 10 % as the start of a search
+//!   for each model's P (Sec. 6.1). Every child draws its own, from 0.1 % to 10 %, logarithmically uniform;
+//! - the best individual survives, whose time is T_best.
 //!
 //! The paper is silent, and here:
 //! - the first generation: half of the schedules are the given one, which Sec. 4 calls a legitimate initial
