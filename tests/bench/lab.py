@@ -90,6 +90,13 @@ class Lab:
         self.used[key] = row
         return row["report"]
 
+    def curve(self, problem, planner, budget, effort):
+        """What the example `curve` says of a planner: what it found when, and its population over time."""
+        command = ["cargo", "run", "-q", "--release", "-p", "memc-baselines", "--example", "curve", "--", f"planners={planner}",
+                   f"memory={budget}", f"effort={effort}", problem]
+        done = subprocess.run([str(part) for part in command], capture_output=True, text=True, cwd=ROOT, check=True)
+        return json.loads(done.stdout)
+
     def unplanned(self, problem):
         """Bytes of the arena that a step needs without a plan."""
         return self.kept(problem)["unplanned_peak_bytes"]

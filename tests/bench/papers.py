@@ -13,6 +13,7 @@ import argparse
 import json
 import re
 import sys
+import textwrap
 
 sys.dont_write_bytecode = True
 
@@ -44,15 +45,23 @@ def main():
             json.dump([row["report"] for row in lab.used.values()], out, indent=1)
 
 
+def wrapped(text):
+    """Paragraphs and list items in lines of 110 columns."""
+    blocks = re.split(r"\n(?=\n|- )", text)
+    fill = lambda block: textwrap.fill(" ".join(block.split()), 110, subsequent_indent="  " if block.startswith("- ") else "",
+                                       break_long_words=False, break_on_hyphens=False)
+    return "\n".join("\n" + fill(b.lstrip("\n")) if b.startswith("\n") else fill(b) for b in blocks) + "\n" * text.endswith("\n")
+
+
 def write(name, body):
     """Replaces one table of the page; the text around the tables is that of the present program."""
     old = PAGE.read_text() if PAGE.exists() else ""
-    page = HEAD
+    page = wrapped(HEAD)
     for other, t in TABLES.items():
         begin, end = f"<!-- begin: {other} -->\n", f"<!-- end: {other} -->\n"
         kept = re.search(f"{begin}(.*?){end}", old, re.S)
         figures = body if other == name else kept.group(1) if kept else "Not measured.\n"
-        page += f"\n## {t.title}\n\n{begin}{figures}{end}\n{t.notes.strip()}\n"
+        page += f"\n## {t.title}\n\n{begin}{figures}{end}\n{wrapped(t.notes.strip())}\n"
     PAGE.write_text(page)
 
 

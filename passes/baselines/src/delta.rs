@@ -11,6 +11,9 @@
 //!    offloaded tensors in the backward pass while memory is enough, at most n at a time. By assumption 2 the
 //!    threshold of three quarters holds in the forward pass only.
 //!
+//! The filters of equations 2 and 3, which section 5.7 compares with that of equation 1, are planners of
+//! their own: `delta-lru` takes the stalest tensor, `delta-greedy` the largest.
+//!
 //! The paper is silent, or contradicts itself, on these points:
 //! - Releases in the backward pass: assumption 2 has none, algorithm 1 has no such rule. Here they are made
 //!   when an op does not fit otherwise.
@@ -18,7 +21,7 @@
 //!   or count < n", is read as both. Memory is enough while the op at hand still fits. Its queue is in the
 //!   order of next use.
 //! - The director's c_s: time of one copy, as in equation 6, though the text says both directions.
-//! - The filter: the base one of three, as in the paper's conclusion (section 5.7).
+//! - The filter of `delta`: the base one of three, as in the paper's conclusion (section 5.7).
 //! - Parameters stay; the three quarters are of the memory that they leave.
 //! - End of the forward pass: at the op with the most live bytes.
 //! - Ties, and the limit at which a walk gives up: as in `dtr`.
@@ -36,8 +39,37 @@ pub(super) const PLANNER: Planner = Planner {
     source: "Tang et al., DELTA, 2022, algorithms 1 to 4",
     swaps: true,
     recomputes: true,
-    plan,
+    plan: |p, request| plan(p, request, Filter::Base),
 };
+
+/// With the filter of equation 2.
+pub(super) const LRU: Planner = Planner {
+    name: "delta-lru",
+    summary: "as `delta`, evicts what was used least recently",
+    source: "Tang et al., DELTA, 2022, equation 2",
+    plan: |p, request| plan(p, request, Filter::Lru),
+    ..PLANNER
+};
+
+/// With the filter of equation 3.
+pub(super) const GREEDY: Planner = Planner {
+    name: "delta-greedy",
+    summary: "as `delta`, evicts what is largest",
+    source: "Tang et al., DELTA, 2022, equation 3",
+    plan: |p, request| plan(p, request, Filter::Greedy),
+    ..PLANNER
+};
+
+/// The value by which the filter chooses; the least leaves.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Filter {
+    /// Equation 1: the reciprocal of bytes times staleness.
+    Base,
+    /// Equation 2: the reciprocal of staleness.
+    Lru,
+    /// Equation 3: the reciprocal of bytes.
+    Greedy,
+}
 
 /// Reloaded tensors that wait for their use at most.
 const AT_ONCE: usize = 4;
@@ -45,10 +77,11 @@ const AT_ONCE: usize = 4;
 /// The part of the bandwidth that counts.
 const BANDWIDTH: f64 = 0.35;
 
-fn plan(p: &Problem, request: &Request<'_>) -> Result<Found, NoPlan> {
+fn plan(p: &Problem, request: &Request<'_>, filter: Filter) -> Result<Found, NoPlan> {
     let facts = Facts::new(p);
     let fixed = p.tensors.values().filter(|t| t.persistent() && !t.touches.is_empty()).map(|t| t.bytes).sum();
     let mut policy = Delta {
+        filter,
         near: Neighbourhood::new(p),
         fixed,
         offloaded: Arena::filled(false, p.tensors.len()),
@@ -60,6 +93,7 @@ fn plan(p: &Problem, request: &Request<'_>) -> Result<Found, NoPlan> {
 }
 
 struct Delta {
+    filter: Filter,
     near: Neighbourhood,
     /// Bytes of the parameters.
     fixed: u64,
@@ -73,7 +107,12 @@ impl Policy for Delta {
     fn score(&mut self, w: &EvictionWalk<'_>, t: TensorId) -> Option<f64> {
         let staleness = w.clock.saturating_sub(w.last[t]).max(1);
         let transient = w.p.tensors[t].kind == TensorKind::Transient;
-        transient.then(|| 1.0 / (w.bytes(t) as f64 * staleness as f64))
+        let product = match self.filter {
+            Filter::Base => w.bytes(t) as f64 * staleness as f64,
+            Filter::Lru => staleness as f64,
+            Filter::Greedy => w.bytes(t) as f64,
+        };
+        transient.then(|| 1.0 / product)
     }
     fn eviction(&mut self, w: &EvictionWalk<'_>, t: TensorId) -> Eviction {
         let swap_ns =
@@ -141,6 +180,7 @@ mod tests {
             let mut w = EvictionWalk::new(&p, &facts, &Request::new(1 << 30), |_| true);
             w.seen = Arena::filled(1, p.tensors.len());
             let mut delta = Delta {
+                filter: Filter::Base,
                 near: Neighbourhood::new(&p),
                 fixed: 0,
                 offloaded: Arena::filled(false, 16),
@@ -153,24 +193,31 @@ mod tests {
         }
     }
 
-    /// The filter releases the largest product of bytes and staleness first (equation 1).
+    /// The filters release the largest product of bytes and staleness first, the stalest, and the largest
+    /// (equations 1 to 3).
     #[test]
-    fn the_filter_takes_large_and_stale_first() {
+    fn the_filters_take_large_and_stale_first() {
         let p = chain(4, MB, 1000, 1000);
         let facts = Facts::new(&p);
         let mut w = EvictionWalk::new(&p, &facts, &Request::new(1 << 30), |_| true);
         (w.clock, w.last) = (10_000, vec![9_000, 2_000, 5_000, 9_500, 0, 0, 0, 0].into());
-        let mut delta = Delta {
-            near: Neighbourhood::new(&p),
-            fixed: 0,
-            offloaded: Arena::filled(false, 8),
-            ahead: Vec::new(),
+        let order = |filter: Filter| {
+            let mut delta = Delta {
+                filter,
+                near: Neighbourhood::new(&p),
+                fixed: 0,
+                offloaded: Arena::filled(false, 8),
+                ahead: Vec::new(),
+            };
+            let mut scores: Vec<(f64, u32)> =
+                (0..5).filter_map(|t| Some((delta.score(&w, TensorId(t))?, t))).collect();
+            scores.sort_by(|a, b| a.0.total_cmp(&b.0));
+            scores.into_iter().map(|s| s.1).collect::<Vec<_>>()
         };
-        let mut scores: Vec<(f64, u32)> =
-            (0..5).filter_map(|t| Some((delta.score(&w, TensorId(t))?, t))).collect();
-        scores.sort_by(|a, b| a.0.total_cmp(&b.0));
         // The gradient, tensor 4, is the stalest and the smallest.
-        assert_eq!(scores.iter().map(|s| s.1).collect::<Vec<_>>(), [1, 2, 0, 3, 4]);
+        assert_eq!(order(Filter::Base), [1, 2, 0, 3, 4]);
+        assert_eq!(order(Filter::Lru), [4, 1, 2, 0, 3]);
+        assert_eq!(order(Filter::Greedy), [0, 1, 2, 3, 4], "of equals the lower index");
     }
 
     /// It starts to release at three quarters of memory, before an op fails to fit.

@@ -73,6 +73,8 @@ pub static PLANNERS: &[Planner] = &[
     autoswap::SWDOA,
     capuchin::PLANNER,
     delta::PLANNER,
+    delta::LRU,
+    delta::GREEDY,
     vdnn::ALL,
     vdnn::CONV,
     superneurons::PLANNER,
@@ -81,6 +83,8 @@ pub static PLANNERS: &[Planner] = &[
     dtr::PLANNER,
     tensile::PLANNER,
     swapadvisor::PLANNER,
+    swapadvisor::ORDER,
+    swapadvisor::POOL,
     home::PLANNER,
     keep::PLANNER,
 ];

@@ -39,7 +39,7 @@ pub use evaluate::{
 pub use genotype::{Genotype, Swap};
 pub use ids::{CommandIx, GapIx, OpPos, SlotIx, StepPos, TensorId, Tick};
 pub use place::{Command, CommandKind, Event, Site, Slot, Space, Stream, Trace};
-pub use planner::{Allow, Found, NoPlan, Planner, Progress, Request, solve};
+pub use planner::{Alive, Allow, Found, NoPlan, Planner, Progress, Request, solve};
 pub use problem::{ALIGN, Device, Malformed, Op, Problem, SLOWDOWN_UNIT, Tensor, TensorKind};
 pub use replay::{read, replay};
 pub use simulate::{Deadlock, Job, Jobs, Span, Timeline, Waits, simulate, simulate_issued};

@@ -48,6 +48,8 @@ pub struct Request<'a> {
     pub stop: &'a (dyn Fn() -> bool + Sync),
     /// Told of plans that fit, as they are found; from several threads, and not always of better ones.
     pub watch: &'a (dyn Fn(Progress) + Sync),
+    /// Told of every generation of a search with a population, in order.
+    pub alive: &'a (dyn Fn(&Alive) + Sync),
 }
 
 /// A plan that a search has found.
@@ -59,10 +61,20 @@ pub struct Progress {
     pub evaluations: u64,
 }
 
+/// A generation of a search with a population.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Alive {
+    /// Plans that were evaluated by then.
+    pub evaluations: u64,
+    /// Times in ns, by the planner's own model, of the plans in the population that fit.
+    pub step_ns: Vec<u64>,
+}
+
 impl Request<'_> {
     /// Everything allowed, effort 2, never stopped.
     pub fn new(capacity: u64) -> Request<'static> {
-        Request { capacity, allow: Allow::ALL, seed: 0, effort: 2, stop: &|| false, watch: &|_| {} }
+        let allow = Allow::ALL;
+        Request { capacity, allow, seed: 0, effort: 2, stop: &|| false, watch: &|_| {}, alive: &|_| {} }
     }
 }
 

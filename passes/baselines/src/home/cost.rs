@@ -2,9 +2,9 @@
 //! 2).
 
 use memc_ir::{Arena, Id};
-use memc_planner::{AccessSequence, Genotype, Step, StepPos, Swap, TensorId, TensorKind};
+use memc_planner::{AccessSequence, Genotype, Problem, Step, StepPos, Swap, TensorId, TensorKind};
 
-use super::maps::{Net, SWAP};
+use super::maps::{Net, RECOMPUTE, SWAP};
 
 /// Cost of a policy, ordered by missing memory first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -38,6 +38,11 @@ pub(super) struct Model<'a> {
     /// Bytes of the tensors that always stay.
     stays: u64,
     pub(super) steps: Arena<StepPos, Step>,
+    /// The maps that the steps are for, by whether they are recomputed; whether there are such steps.
+    made_for: (Vec<bool>, bool),
+    /// Copies to the device that the steps have if every map that is not recomputed is swapped.
+    possible: Vec<Fetch>,
+    /// Those under the policy.
     fetches: Vec<Fetch>,
     /// For every tensor, the step that touches it next, and whether that only writes it.
     next: Arena<TensorId, (StepPos, bool)>,
@@ -81,6 +86,8 @@ impl<'a> Model<'a> {
             capacity,
             stays,
             steps: Arena::default(),
+            made_for: (Vec::new(), false),
+            possible: Vec::new(),
             fetches: Vec::new(),
             next: Arena::filled((NONE, false), n),
             dead: Arena::default(),
@@ -94,13 +101,17 @@ impl<'a> Model<'a> {
         }
     }
 
+    /// The problem.
+    pub(super) fn problem(&self) -> &'a Problem {
+        self.net.p
+    }
+
     /// Algorithm 2.
     pub(super) fn evaluate(&mut self, policy: &[u8]) -> Cost {
         let net = self.net;
-        if net.steps(policy, &mut self.steps).is_none() {
+        if !self.prepare(policy) {
             return IMPOSSIBLE;
         }
-        self.scan(policy);
         let p = net.p;
         let mut c = Clock { compute: 0, d2h: 0, h2d: 0, memory: self.stays, over: 0, head: 0 };
         self.queue.clear();
@@ -204,14 +215,34 @@ impl<'a> Model<'a> {
         self.drop_at[t] = s;
     }
 
+    /// The steps of a policy and its copies to the device; false if there are none. Steps depend only on
+    /// which maps are recomputed.
+    fn prepare(&mut self, policy: &[u8]) -> bool {
+        let net = self.net;
+        let same = self.made_for.0.len() == policy.len() && !self.steps.is_empty();
+        let recomputed = || policy.iter().map(|&action| action == RECOMPUTE);
+        if !same || self.made_for.0.iter().copied().ne(recomputed()) {
+            self.made_for.0.clear();
+            self.made_for.0.extend(recomputed());
+            self.made_for.1 = net.steps(policy, &mut self.steps).is_some();
+            if self.made_for.1 {
+                self.scan();
+            }
+        }
+        let swapped = |f: &&Fetch| net.map_of[f.tensor].is_none_or(|k| policy[k.index()] == SWAP);
+        self.fetches.clear();
+        self.fetches.extend(self.possible.iter().filter(swapped));
+        self.made_for.1
+    }
+
     /// From the last step to the first: the tensors that die with each, and the copies for each.
-    fn scan(&mut self, policy: &[u8]) {
+    fn scan(&mut self) {
         let net = self.net;
         self.next.fill((NONE, false));
         self.dead.clear();
         self.dead.resize(self.steps.len(), 0);
         self.dies.clear();
-        self.fetches.clear();
+        self.possible.clear();
         self.marks.clear();
         self.marks.resize(self.steps.len(), false);
         let mut turn = StepPos(0);
@@ -232,8 +263,8 @@ impl<'a> Model<'a> {
                 let leaves = net.map_of[t].filter(|&k| first && net.maps[k].leaves == step.op);
                 if let Some(k) = leaves {
                     self.marks[next] = true;
-                    if policy[k.index()] == SWAP {
-                        self.fetches.push(Fetch { trigger: StepPos(0), need: next, tensor: t });
+                    if !self.made_for.0[k.index()] {
+                        self.possible.push(Fetch { trigger: StepPos(0), need: next, tensor: t });
                     }
                 }
             }
@@ -242,7 +273,7 @@ impl<'a> Model<'a> {
         for (t, tensor) in net.p.tensors.iter().filter(|(_, t)| t.kind == TensorKind::Input) {
             let (need, anew) = self.next[t];
             if need != NONE && !anew && !tensor.touches.is_empty() {
-                self.fetches.push(Fetch { trigger: need.previous().unwrap_or_default(), need, tensor: t });
+                self.possible.push(Fetch { trigger: need.previous().unwrap_or_default(), need, tensor: t });
             }
         }
         // A copy back begins with the stage before the one that needs it, the first ones with the backward
@@ -255,12 +286,12 @@ impl<'a> Model<'a> {
                 last = s;
             }
         }
-        for f in &mut self.fetches {
+        for f in &mut self.possible {
             if net.map_of[f.tensor].is_some() {
                 f.trigger = before[f.need];
             }
         }
-        self.fetches.sort_unstable_by_key(|f| (f.need, f.tensor));
+        self.possible.sort_unstable_by_key(|f| (f.need, f.tensor));
     }
 
     /// The genotype of the policy that was evaluated last.

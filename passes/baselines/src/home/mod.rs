@@ -36,7 +36,9 @@
 //! - the budget: 500 particles and 500 iterations of Algorithm 3 are 2 n evaluations for each update of a
 //!   particle, and the search times of Table 3 leave room for one. Here evaluations are bounded, by 6 million
 //!   runs of ops at effort 0 and four times as many at each effort above. There are as many particles as
-//!   leave ten iterations, up to 500. Where both actions are the same nothing is evaluated;
+//!   leave ten iterations that evaluate every other action once, up to 500. Where both actions are the same,
+//!   or one is that of the particle, nothing is evaluated anew. The search ends where an iteration changes
+//!   nothing, after about ten;
 //! - the order is the problem's.
 //!
 //! The method ends where everything that is no feature map, parameters above all, leaves no room.
@@ -47,7 +49,7 @@ mod maps;
 mod tests;
 
 use memc_ir::Bytes;
-use memc_planner::{Found, NoPlan, Planner, Problem, Request};
+use memc_planner::{Alive, Found, NoPlan, Planner, Problem, Progress, Request, evaluate};
 use rayon::prelude::*;
 
 use self::cost::{Cost, IMPOSSIBLE, Model};
@@ -84,36 +86,39 @@ fn plan(p: &Problem, request: &Request<'_>) -> Result<Found, NoPlan> {
     let net = Net::new(p, request.allow.on(&p.device).swap, request.allow.recompute);
     let budget = (OPS << (2 * request.effort.min(5))) / p.ops.len().max(1) as u64;
     let n = net.maps.len().max(1) as u64;
-    let particles = (budget / (ITERATIONS * 2 * n)).clamp(4, PARTICLES) as usize;
+    let particles = (2 * budget / (ITERATIONS * n)).clamp(4, PARTICLES) as usize;
     let mut swarm: Vec<Particle> = (0..particles)
         .into_par_iter()
         .map_init(|| Model::new(&net, request.capacity), |model, i| particle(&net, model, i, request.seed))
         .collect();
     let mut evaluations = particles as u64;
     let mut best = swarm.iter().min_by_key(|x| x.cost).cloned();
+    let mut teller = Teller { request, model: Model::new(&net, request.capacity), best: IMPOSSIBLE };
+    teller.tell(&swarm, best.as_ref(), evaluations);
     let mut iteration = 1;
     while let Some(last) = swarm.iter().min_by_key(|x| x.cost).map(|x| x.policy.clone()) {
         if iteration >= PARTICLES || evaluations >= budget || (request.stop)() {
             break;
         }
-        let moved: Vec<(Particle, u64)> = swarm
+        let moved: Vec<(Particle, u64, bool)> = swarm
             .into_par_iter()
             .map_init(
                 || Model::new(&net, request.capacity),
                 |model, x| advance(x, &last, model, request.stop),
             )
             .collect();
-        let spent: u64 = moved.iter().map(|m| m.1).sum();
-        evaluations += spent;
+        evaluations += moved.iter().map(|m| m.1).sum::<u64>();
+        let still = moved.iter().all(|m| !m.2);
         swarm = moved.into_iter().map(|m| m.0).collect();
         best = swarm.iter().chain(&best).min_by_key(|x| x.cost).cloned();
-        // Where no action is in question any more, nothing changes.
-        if spent <= particles as u64 && swarm.iter().all(|x| x.policy == x.best && x.policy == last) {
+        teller.tell(&swarm, best.as_ref(), evaluations);
+        // Nothing is random after the first particles: where nothing changes, nothing will.
+        if still {
             break;
         }
         iteration += 1;
     }
-    let mut model = Model::new(&net, request.capacity);
+    let mut model = teller.model;
     let best = best.map(|x| x.policy).unwrap_or_default();
     match model.evaluate(&best) {
         Cost { over: 0, .. } => Ok(Found { decisions: model.genotype(&best).decisions(p), evaluations }),
@@ -128,6 +133,31 @@ fn plan(p: &Problem, request: &Request<'_>) -> Result<Found, NoPlan> {
                 net.maps.len(),
                 Bytes(request.capacity)
             )))
+        }
+    }
+}
+
+/// Tells of the search as it goes on.
+struct Teller<'a> {
+    request: &'a Request<'a>,
+    model: Model<'a>,
+    /// Cost of the best policy that was told of.
+    best: Cost,
+}
+
+impl Teller<'_> {
+    /// Tells of a swarm, and of the best policy if it is a better one. Its time is that of the plan, which
+    /// the model only estimates.
+    fn tell(&mut self, swarm: &[Particle], best: Option<&Particle>, evaluations: u64) {
+        let fits = swarm.iter().filter(|x| x.cost.over == 0);
+        (self.request.alive)(&Alive { evaluations, step_ns: fits.map(|x| x.cost.ns).collect() });
+        let Some(best) = best.filter(|x| x.cost.over == 0 && x.cost < self.best) else { return };
+        self.best = best.cost;
+        self.model.evaluate(&best.policy);
+        let decisions = self.model.genotype(&best.policy).decisions(self.model.problem());
+        let found = evaluate(self.model.problem(), decisions).map(|schedule| schedule.evaluation);
+        if let Some(e) = found.ok().filter(|e| e.dev_bytes <= self.request.capacity) {
+            (self.request.watch)(Progress { step_ns: e.step_ns, evaluations });
         }
     }
 }
@@ -150,43 +180,59 @@ fn particle(net: &Net<'_>, model: &mut Model<'_>, i: usize, seed: u64) -> Partic
     Particle { best: policy.clone(), policy, cost, best_cost: cost }
 }
 
-/// A particle after an iteration, and how many policies were evaluated.
+/// A particle after an iteration, how many policies were evaluated, and whether it has changed.
 fn advance(
     mut x: Particle,
     last: &[u8],
     model: &mut Model<'_>,
     stop: &(dyn Fn() -> bool + Sync),
-) -> (Particle, u64) {
-    let mut evaluations = 1;
+) -> (Particle, u64, bool) {
+    let mut evaluations = 0;
     let mut policy = x.policy.clone();
-    update(&mut policy, last, &x.best, &mut |policy| {
+    let cost = update(&mut policy, x.cost, last, &x.best, &mut |policy| {
         if stop() {
             return IMPOSSIBLE;
         }
         evaluations += 1;
         model.evaluate(policy)
     });
-    x.cost = model.evaluate(&policy);
+    x.cost = if stop() { model.evaluate(&policy) } else { cost };
+    let better = x.cost < x.best_cost;
+    let changed = better || policy != x.policy;
     x.policy = policy;
-    if x.cost < x.best_cost {
+    if better {
         x.best.clone_from(&x.policy);
         x.best_cost = x.cost;
     }
-    (x, evaluations)
+    (x, evaluations, changed)
 }
 
-/// Algorithm 3 for one particle: every action becomes that of `last` or that of `best`, by the cost of
-/// either.
-fn update(policy: &mut [u8], last: &[u8], best: &[u8], evaluate: &mut dyn FnMut(&[u8]) -> Cost) {
+/// Algorithm 3 for one particle of a known cost: every action becomes that of `last` or that of `best`, by
+/// the cost of either. Returns the cost; what the policy is already is not evaluated again.
+fn update(
+    policy: &mut [u8],
+    cost: Cost,
+    last: &[u8],
+    best: &[u8],
+    evaluate: &mut dyn FnMut(&[u8]) -> Cost,
+) -> Cost {
+    let mut known = Some(cost);
     for j in 0..policy.len() {
-        policy[j] = last[j];
+        let now = policy[j];
         if last[j] == best[j] {
+            policy[j] = last[j];
+            known = known.filter(|_| now == last[j]);
             continue;
         }
-        let one = evaluate(policy);
-        policy[j] = best[j];
-        if one < evaluate(policy) {
-            policy[j] = last[j];
-        }
+        let mut of = |action: u8| match known {
+            Some(cost) if now == action => cost,
+            _ => {
+                policy[j] = action;
+                evaluate(policy)
+            }
+        };
+        let (one, two) = (of(last[j]), of(best[j]));
+        (policy[j], known) = if one < two { (last[j], Some(one)) } else { (best[j], Some(two)) };
     }
+    known.unwrap_or_else(|| evaluate(policy))
 }

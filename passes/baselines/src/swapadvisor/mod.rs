@@ -12,16 +12,26 @@
 //! - Sec. 4.2, times: a swap-out starts once the last op that used the tensor has run, the swap-in into its
 //!   object once the swap-out is done, the op once the swap-in is done.
 //! - Sec. 5.1: every pair of parents has two child schedules and two child pools, so four children. N_p = 144
-//!   (Sec. 6.1). An individual survives with the probability of Eq. 1, the softmax of (T_best - t) / T_best.
+//!   (Sec. 6.1). An individual survives with a probability by Eq. 1, the softmax of (T_best - t) / T_best.
 //! - Sec. 5.2: crossover of schedules (Fig. 4); mutation by a scheduler that takes any ready op with
-//!   probability P = 10 %.
+//!   probability P.
 //! - Sec. 5.3: CLS and CNT, their crossover with CNT_EXT and averages, repair by inverse proportion (Fig. 5),
 //!   mutation by one step of CLS and a normal distribution for CNT.
+//! - Sec. 6.4, Fig. 10: the search over schedules alone is `swapadvisor-order`, that over pools alone
+//!   `swapadvisor-pool`.
+//!
+//! The method as printed does not evolve, and here:
+//! - Eq. 1 gives the best individual e times the chance of one twice as slow. That tells schedules of RNNs
+//!   apart, of which some are a hundred times as slow, but not pools, of which few are twice as slow. The
+//!   exponent is multiplied by 30;
+//! - P = 10 % of the ops of a schedule is a hundred at once. The paper takes 10 % as the start of a search
+//!   for each model's P (Sec. 6.1). Every child draws its own, from 0.1 % to 10 %, logarithmically uniform;
+//! - the best individual survives, whose time is T_best.
 //!
 //! The paper is silent, and here:
-//! - the first generation: one individual keeps the given order, the others are random. Size classes end
-//!   after a size with a probability drawn for each individual. Memory goes to the classes by random weights
-//!   times the bytes of their tensors;
+//! - the first generation: half of the schedules are the given one, which Sec. 4 calls a legitimate initial
+//!   value, the others random. Size classes end after a size with a probability drawn for each individual.
+//!   Memory goes to the classes by random weights times the bytes of their tensors;
 //! - a pool that no op could run in: counts are raised to the objects that an op needs at once, and are not
 //!   repaired below that;
 //! - a pool that then exceeds memory: it has no time, and does not survive while another does. In the first
@@ -29,7 +39,9 @@
 //!   in;
 //! - no class has more objects than there are tensors for it;
 //! - the number of children: as many as survivors. Parents are paired at random, an individual survives once
-//!   (sampling without replacement), and the best is kept outside the population;
+//!   (sampling without replacement);
+//! - the part that is not searched: the given order for pools. For schedules the classes of the smallest pool
+//!   that every op could run in, and memory by the bytes of their tensors;
 //! - scratch space is a tensor of its op;
 //! - the threshold: the time of the copy of an object of the class to the device; without a candidate older
 //!   than that, any;
@@ -65,7 +77,7 @@ mod tests;
 use std::sync::Arc;
 
 use memc_ir::{Arena, Bytes};
-use memc_planner::{Found, NoPlan, OpPos, Planner, Problem, Request};
+use memc_planner::{Alive, Found, NoPlan, OpPos, Planner, Problem, Progress, Request};
 use rayon::prelude::*;
 
 use self::engine::{Augmented, decisions};
@@ -80,13 +92,33 @@ pub(super) const PLANNER: Planner = Planner {
     source: "Huang et al., SwapAdvisor, ASPLOS 2020",
     swaps: true,
     recomputes: false,
-    plan,
+    plan: |p, request| plan(p, request, Genes { order: true, pool: true }),
+};
+
+/// With one pool.
+pub(super) const ORDER: Planner = Planner {
+    name: "swapadvisor-order",
+    summary: "as `swapadvisor`, searches the order alone",
+    source: "Huang et al., SwapAdvisor, 2020, figure 10",
+    plan: |p, request| plan(p, request, Genes { order: true, pool: false }),
+    ..PLANNER
+};
+
+/// In the given order.
+pub(super) const POOL: Planner = Planner {
+    name: "swapadvisor-pool",
+    summary: "as `swapadvisor`, searches the pool alone",
+    source: "Huang et al., SwapAdvisor, 2020, figure 10",
+    plan: |p, request| plan(p, request, Genes { order: false, pool: true }),
+    ..PLANNER
 };
 
 /// N_p, the number of individuals that survive.
 const POPULATION: usize = 144;
-/// P, the probability of mutations.
-const MUTATION: f64 = 0.1;
+/// P, the most and the least probability of a child's mutations.
+const MUTATION: (f64, f64) = (0.1, 0.001);
+/// Factor of the exponents of Eq. 1.
+const SHARPNESS: f64 = 30.0;
 /// Ops evaluated at effort 0.
 const OPS: u64 = 320_000;
 /// Generations without an individual that has a time, after which the search ends.
@@ -96,6 +128,13 @@ const STALE: u64 = 200;
 /// Random pools drawn for an individual of the first generation until one fits.
 const DRAWS: usize = 64;
 
+/// Parts of the chromosome that the search varies.
+#[derive(Clone, Copy, Debug)]
+struct Genes {
+    order: bool,
+    pool: bool,
+}
+
 /// A chromosome and its time in ns; none if no op order runs in its pool.
 #[derive(Clone, Debug)]
 struct Individual {
@@ -104,28 +143,38 @@ struct Individual {
     time: Option<u64>,
 }
 
-fn plan(p: &Problem, request: &Request<'_>) -> Result<Found, NoPlan> {
+fn plan(p: &Problem, request: &Request<'_>, genes: Genes) -> Result<Found, NoPlan> {
+    let genes = Genes { order: genes.order && request.allow.reorder, ..genes };
     let g = Graph::new(p, request.capacity, request.allow.on(&p.device).swap);
     let budget = OPS << (2 * request.effort.min(5));
     let generations = budget / (p.ops.len().max(1) * POPULATION) as u64;
-    let mut population = first(&g, request);
+    let mut population = first(&g, request, genes);
     let mut evaluations = population.len() as u64;
     let mut best: Option<Individual> = None;
-    keep_best(&mut best, &population);
+    let tell = |best: &mut Option<Individual>, individuals: &[Individual], evaluations: u64| {
+        let better = keep_best(best, individuals);
+        if let Some(step_ns) = best.as_ref().and_then(|b| b.time).filter(|_| better) {
+            (request.watch)(Progress { step_ns, evaluations });
+        }
+        better
+    };
+    tell(&mut best, &population, evaluations);
+    alive(request, &population, evaluations);
     let (stale, mut better) = (STALE.max(p.ops.len() as u64), 0);
     for generation in 1..generations.max(2) {
         let hopeless = best.is_none() && generation >= HOPELESS;
         if (request.stop)() || hopeless || generation - better > stale {
             break;
         }
-        let children = children(&g, request, &population, generation);
+        let children = children(&g, request, genes, &population, generation);
         evaluations += children.len() as u64;
-        if keep_best(&mut best, &children) {
+        if tell(&mut best, &children, evaluations) {
             better = generation;
         }
         population.extend(children);
         let fastest = best.as_ref().and_then(|b| b.time).unwrap_or(1);
         population = survivors(population, fastest, &mut Random::new(request.seed, stream(generation, 0)));
+        alive(request, &population, evaluations);
     }
     let Some(best) = best else {
         return Err(NoPlan::Infeasible(format!(
@@ -137,6 +186,11 @@ fn plan(p: &Problem, request: &Request<'_>) -> Result<Found, NoPlan> {
         .plan(&best.order, &best.pool)
         .ok_or_else(|| NoPlan::Failed("a plan is not found a second time".into()))?;
     Ok(Found { decisions: decisions(&g, &best.order, &best.pool, &moves), evaluations })
+}
+
+/// Tells of the individuals that are alive.
+fn alive(request: &Request<'_>, population: &[Individual], evaluations: u64) {
+    (request.alive)(&Alive { evaluations, step_ns: population.iter().filter_map(|x| x.time).collect() });
 }
 
 /// Stream of random numbers for a part of a generation.
@@ -168,19 +222,22 @@ fn evaluate(g: &Graph<'_>, order: Arc<Vec<OpPos>>, mut pool: Pool) -> Individual
 }
 
 /// Sec. 5.1: the first generation.
-fn first(g: &Graph<'_>, request: &Request<'_>) -> Vec<Individual> {
+fn first(g: &Graph<'_>, request: &Request<'_>, genes: Genes) -> Vec<Individual> {
     let given: Arc<Vec<OpPos>> = Arc::new(g.p.ops.ids().collect());
     let tightest = g.sizes.tightest();
     let individual = |i: usize| {
         let mut random = Random::new(request.seed, stream(0, i));
-        let order = match i {
-            0 => given.clone(),
-            _ if !request.allow.reorder => given.clone(),
-            _ => Arc::new(g.precedence.vary(&given, 1.0, &mut random)),
+        let order = match genes.order && i % 2 == 1 {
+            true => Arc::new(g.precedence.vary(&given, 1.0, &mut random)),
+            false => given.clone(),
         };
+        if !genes.pool {
+            return evaluate(g, order, Pool::share(tightest.clone(), &g.sizes, g.capacity, || 1.0));
+        }
         let mut pools = (0..DRAWS).map(|_| Pool::random(&g.sizes, g.capacity, &mut random));
         let pool = pools.find(|pool| pool.clone().fit(&g.sizes, g.capacity));
-        let pool = pool.unwrap_or_else(|| Pool::share(tightest.clone(), &g.sizes, g.capacity, &mut random));
+        let pool =
+            pool.unwrap_or_else(|| Pool::share(tightest.clone(), &g.sizes, g.capacity, || random.unit()));
         evaluate(g, order, pool)
     };
     (0..POPULATION).into_par_iter().map(individual).collect()
@@ -190,6 +247,7 @@ fn first(g: &Graph<'_>, request: &Request<'_>) -> Vec<Individual> {
 fn children(
     g: &Graph<'_>,
     request: &Request<'_>,
+    genes: Genes,
     parents: &[Individual],
     generation: u64,
 ) -> Vec<Individual> {
@@ -198,29 +256,36 @@ fn children(
     for i in (1..pairs.len()).rev() {
         pairs.swap(i, random.below(i + 1));
     }
-    // With one order there are two children of a pair instead of four.
-    let orders = if request.allow.reorder { 2 } else { 1 };
+    // Where one part alone is searched there are two children of a pair instead of four.
+    let each = (1 + usize::from(genes.order)) * (1 + usize::from(genes.pool));
     let mut children = Vec::new();
-    for pair in pairs.chunks_exact(2).take(parents.len() / (2 * orders)) {
+    for pair in pairs.chunks_exact(2).take(parents.len() / each) {
         let (a, b) = (&parents[pair[0]], &parents[pair[1]]);
-        let schedules = if request.allow.reorder {
+        let schedules = if genes.order {
             let cut = random.below(a.order.len()) + 1;
             [cross(&a.order, &b.order, cut), cross(&b.order, &a.order, cut)].map(Arc::new).to_vec()
         } else {
             vec![a.order.clone()]
         };
-        let pools = Pool::cross(&a.pool, &b.pool, random.below(g.sizes.bytes.len()) + 1);
+        let pools = if genes.pool {
+            Pool::cross(&a.pool, &b.pool, random.below(g.sizes.bytes.len()) + 1).to_vec()
+        } else {
+            vec![a.pool.clone()]
+        };
         for schedule in &schedules {
             children.extend(pools.iter().map(|pool| (schedule.clone(), pool.clone())));
         }
     }
     let mutated = |(i, (order, pool)): (usize, (Arc<Vec<OpPos>>, Pool))| {
         let mut random = Random::new(request.seed, stream(generation, 2 + i));
-        let order = match request.allow.reorder {
-            true => Arc::new(g.precedence.vary(&order, MUTATION, &mut random)),
+        let (most, least) = MUTATION;
+        let probability = most * (least / most).powf(random.unit());
+        let order = match genes.order {
+            true => Arc::new(g.precedence.vary(&order, probability, &mut random)),
             false => order,
         };
-        evaluate(g, order, pool.mutate(MUTATION, &mut random))
+        let pool = if genes.pool { pool.mutate(probability, &mut random) } else { pool };
+        evaluate(g, order, pool)
     };
     children.into_par_iter().enumerate().map(mutated).collect()
 }
@@ -237,15 +302,20 @@ fn cross(first: &[OpPos], second: &[OpPos], cut: usize) -> Vec<OpPos> {
 }
 
 /// Eq. 1: survivors drawn without replacement, each with the probability of its weight among those left (by
-/// the keys of Efraimidis and Spirakis, "Weighted random sampling with a reservoir", 2006).
+/// the keys of Efraimidis and Spirakis, "Weighted random sampling with a reservoir", 2006), but for one as
+/// fast as the best.
 fn survivors(population: Vec<Individual>, best: u64, random: &mut Random) -> Vec<Individual> {
+    let mut kept = false;
     let mut keyed: Vec<(f64, Individual)> = population
         .into_iter()
         .map(|individual| {
-            let exponent = individual.time.map(|t| 1.0 - t as f64 / best.max(1) as f64);
+            let exponent = individual.time.map(|t| SHARPNESS * (1.0 - t as f64 / best.max(1) as f64));
             // The logarithm of a key u^(1/weight), negated, as a logarithm once more so that no weight
             // vanishes.
             let noise = (-(1.0 - random.unit()).ln()).max(f64::MIN_POSITIVE).ln();
+            if individual.time == Some(best) && !std::mem::replace(&mut kept, true) {
+                return (f64::NEG_INFINITY, individual);
+            }
             (exponent.map_or(f64::INFINITY, |e| noise - e), individual)
         })
         .collect();

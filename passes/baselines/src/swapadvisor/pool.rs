@@ -114,11 +114,16 @@ impl Pool {
             class += usize::from(i > 0 && random.unit() < boundary);
             class
         });
-        Pool::share(cls.collect(), sizes, capacity, random)
+        Pool::share(cls.collect(), sizes, capacity, || random.unit())
     }
 
-    /// A pool of given classes, to which the memory goes at random.
-    pub(super) fn share(cls: Vec<usize>, sizes: &Sizes, capacity: u64, random: &mut Random) -> Pool {
+    /// A pool of given classes, to which the memory goes by the bytes of their tensors times a weight each.
+    pub(super) fn share(
+        cls: Vec<usize>,
+        sizes: &Sizes,
+        capacity: u64,
+        mut draw: impl FnMut() -> f64,
+    ) -> Pool {
         let classes = cls.last().map_or(0, |&c| c);
         let mut pool = Pool { cnt: vec![1; classes], cls };
         let objects = pool.objects(&sizes.bytes);
@@ -127,7 +132,7 @@ impl Pool {
             weights[class - 1] += sizes.tensors[i] as f64 * sizes.bytes[i] as f64;
         }
         for weight in &mut weights {
-            *weight *= random.unit();
+            *weight *= draw();
         }
         let total = weights.iter().sum::<f64>().max(1.0);
         for ((count, weight), object) in pool.cnt.iter_mut().zip(&weights).zip(&objects) {

@@ -291,23 +291,19 @@ impl<'a> Pass<'a> {
             return None;
         }
         self.pressure[request] = true;
-        let idle = || blocks.clone().filter(|&b| self.pinned[self.holds[b]] != i.next());
+        let idle = blocks.filter(|&b| self.pinned[self.holds[b]] != i.next());
         let new = before.is_some_and(|b| !b[request]);
         let untouched = |b: BlockIx| self.last[self.holds[b]] == StepPos(0);
-        let object = self.objects[class];
-        let threshold = self.g.p.device.h2d_ns(object);
+        let threshold = self.g.p.device.h2d_ns(self.objects[class]);
         let now = self.start[i];
         let old = |b: BlockIx| now - self.start[self.last[self.holds[b]]] >= threshold;
-        let furthest = |blocks: &mut dyn Iterator<Item = BlockIx>| {
-            blocks.max_by_key(|&b| {
-                let t = self.holds[b];
-                (self.next_use(t), Reverse(self.last[t]), Reverse(b))
-            })
-        };
-        let choice = None
-            .or_else(|| furthest(&mut idle().filter(|&b| new && untouched(b))))
-            .or_else(|| furthest(&mut idle().filter(|&b| old(b) || untouched(b))))
-            .or_else(|| furthest(&mut idle()))?;
+        // Initial residents where pressure is new, then tensors unused for the threshold, then any; of these
+        // the furthest.
+        let choice = idle.max_by_key(|&b| {
+            let t = self.holds[b];
+            let rank = if untouched(b) { 1 + u8::from(new) } else { u8::from(old(b)) };
+            (rank, self.next_use(t), Reverse(self.last[t]), Reverse(b))
+        })?;
         let (t, early) = (self.holds[choice], untouched(choice));
         if early {
             // It was not needed yet: the step begins without it.

@@ -1,12 +1,16 @@
 //! The examples of Fig. 1, 3, 4 and 5, and random problems.
 
+use std::sync::{Arc, Mutex, PoisonError};
+
 use memc_ir::Arena;
-use memc_planner::{CommandIx, NoPlan, OpPos, Problem, Request, StepPos, TensorId, TensorKind};
+use memc_planner::{
+    Alive, CommandIx, NoPlan, OpPos, Problem, Progress, Request, StepPos, TensorId, TensorKind, evaluate,
+};
 
 use super::engine::Augmented;
 use super::graph::{Act, Graph, NONE};
 use super::pool::Pool;
-use super::{PLANNER, cross};
+use super::{Genes, Individual, PLANNER, POOL, children, cross, first, survivors};
 use crate::random::{Precedence, Random};
 use crate::samples::{UNIT, device, holds, op, problem, tensor};
 
@@ -181,6 +185,62 @@ fn a_seed_gives_the_same_decisions_at_any_thread_count() {
         found.expect("invariant: threads start").expect("invariant: eight units suffice")
     };
     assert_eq!(on(1, &request), on(4, &request));
+}
+
+/// Eq. 1: the best survives, faster ones more often than slower ones, and one without a time not at all while
+/// others do.
+#[test]
+fn the_fast_survive_more_often() {
+    let at = |i: u64| Individual {
+        order: Arc::default(),
+        pool: Pool::default(),
+        time: (i < 280).then_some(1000 + 10 * i),
+    };
+    let mut alive = [0u32; 288];
+    for draw in 0..200 {
+        let survivors = survivors((0..288).map(at).collect(), 1000, &mut Random::new(draw, 0));
+        assert_eq!(survivors.len(), 144);
+        for survivor in survivors {
+            let time = survivor.time.expect("invariant: 280 individuals have a time");
+            alive[(time - 1000) as usize / 10] += 1;
+        }
+    }
+    assert_eq!(alive[0], 200);
+    let part = |from: usize| alive[from..from + 70].iter().sum::<u32>();
+    assert!(part(0) > part(70) && part(70) > part(140) && part(140) > part(210), "{alive:?}");
+    assert!(part(140) > 0, "diversity remains");
+}
+
+/// A search tells of its plans: the last one is the answer, and the generations end with it.
+#[test]
+fn a_search_tells_what_it_finds() {
+    let p = fig_1();
+    let told = Mutex::new((Vec::new(), Vec::new()));
+    let told = || told.lock().unwrap_or_else(PoisonError::into_inner);
+    let watch = |found: Progress| told().0.push((found.evaluations, found.step_ns));
+    let alive = |a: &Alive| told().1.push((a.evaluations, a.step_ns.iter().min().copied()));
+    let request = Request { effort: 0, watch: &watch, alive: &alive, ..Request::new(8 * UNIT) };
+    let found = (PLANNER.plan)(&p, &request).expect("invariant: eight units suffice");
+    let step_ns = evaluate(&p, found.decisions).expect("invariant: a plan runs").evaluation.step_ns;
+    let told = told();
+    assert!(told.0.windows(2).all(|w| w[0].0 < w[1].0 && w[0].1 > w[1].1), "{:?}", told.0);
+    assert_eq!(told.0.last().map(|t| t.1), Some(step_ns));
+    assert_eq!(told.1.last(), Some(&(found.evaluations, Some(step_ns))));
+}
+
+/// Fig. 10: the part that is not searched stays as it is.
+#[test]
+fn one_part_is_searched_alone() {
+    let p = fig_1();
+    let request = Request { effort: 0, ..Request::new(8 * UNIT) };
+    let found = (POOL.plan)(&p, &request).expect("invariant: eight units suffice");
+    assert!(found.decisions.keeps_order());
+    let genes = Genes { order: true, pool: false };
+    let g = Graph::new(&p, 8 * UNIT, true);
+    let parents = first(&g, &request, genes);
+    let children = children(&g, &request, genes, &parents, 1);
+    assert_eq!((parents.len(), children.len()), (144, 144));
+    assert!(parents.iter().chain(&children).all(|x| x.pool == parents[0].pool));
 }
 
 /// Three ops have few schedules and pools: the search ends long before as many individuals as the effort
