@@ -220,6 +220,9 @@ pub(crate) struct ExportProblem {
     pub(crate) source: Source,
     #[command(flatten)]
     pub(crate) target: Target,
+    /// Formulation of the model's gradients
+    #[arg(long, default_value = "own", value_parser = ["own", "fast", "lean", "small"])]
+    pub(crate) formulation: String,
     /// Write the problem here instead of to stdout
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,

@@ -7,7 +7,7 @@ use memc::{
 };
 use memc_baselines::PLANNERS;
 use memc_ir::Bytes;
-use memc_planner::Pose;
+use memc_planner::{Formulation, Pose};
 use serde_json::Value;
 
 use crate::args::{Bound, Compare, DecisionsFiles, ExportProblem, Plan, Question, Sweep};
@@ -35,9 +35,11 @@ pub(crate) fn export(args: &ExportProblem) -> Result<(), Failure> {
     let progress = Progress::new(false);
     ready(&[Some(&args.source.model)], &[args.output.as_ref()])?;
     let (source, target) = (args.source.source()?, args.target.target());
-    let instance = Instance::read(&source, &target, Pose::default().into(), &progress)?;
+    let formulation = Formulation::named(&args.formulation).unwrap_or_default();
+    let pose = Pose { formulation, ..Pose::default() };
+    let instance = Instance::read(&source, &target, pose.into(), &progress)?;
     progress.done();
-    let text = memc_planner::json::print(instance.given().numbers());
+    let text = memc_planner::json::print(instance.candidates()[0].numbers());
     match &args.output {
         Some(file) => write_file(file, text.as_bytes())?,
         None => emit(&text)?,

@@ -14,8 +14,7 @@ fn every_built_in_device_is_listed_and_times_a_step() {
     let ideal = |device: &str| {
         number(&json(&memc_ok(&["estimate", MODEL, "--device", device, "--json"])), "ideal_ns")
     };
-    for device in ["cpu", "toy", "v100-16g", "gtx1080ti", "rtx2080ti", "a100-40g", "a100-80g", "h100", "h200"]
-    {
+    for device in memc_passes::PROFILES.iter().map(|profile| &*profile.name) {
         assert!(listed.lines().any(|l| l.trim_start().starts_with(device)), "{device}: {listed}");
         assert!(ideal(device) > 0);
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::Args;
 use memc::{Error, Rewrites};
-use memc_planner::{Allow, Order};
+use memc_planner::{Allow, Formulation, Order};
 
 use crate::values;
 
@@ -26,7 +26,8 @@ pub(crate) struct Target {
 }
 
 /// Options that decisions from a file leave nothing to say to.
-const FOR_PLANNERS: [&str; 6] = ["decisions", "planner", "no_swap", "no_recompute", "fixed_order", "order"];
+const FOR_PLANNERS: [&str; 7] =
+    ["decisions", "planner", "no_swap", "no_recompute", "fixed_order", "order", "formulation"];
 
 /// Files with decisions.
 #[derive(Args, Clone)]
@@ -71,6 +72,10 @@ pub(crate) struct Effort {
     /// Order in which a model's ops are posed: as given, memory-greedy, or the better of both
     #[arg(hide_short_help = true, long, default_value = "auto", value_parser = ["auto", "given", "greedy"])]
     pub(crate) order: String,
+    /// Formulation of a model's gradients: its own, one that saves fewer activations, or the best of all
+    #[arg(hide_short_help = true, long, default_value = "auto",
+          value_parser = ["auto", "own", "fast", "lean", "small"])]
+    pub(crate) formulation: String,
     /// Search effort: 0 is the first plan found, 5 the most
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(0..=5))]
     pub(crate) effort: u32,
@@ -116,6 +121,7 @@ impl Effort {
                 "greedy" => Some(Order::Greedy),
                 _ => None,
             },
+            formulation: Formulation::named(&self.formulation),
             effort: self.effort,
             seed: self.search_seed,
             time_limit: self.time_limit,

@@ -5,7 +5,7 @@ use std::time::Duration;
 use memc_baselines::PLANNERS;
 use memc_ir::Bytes;
 use memc_passes::DeviceProfile;
-use memc_planner::{Allow, Decisions, NoPlan, Order, Planner, Request, Schedule, replay, widen};
+use memc_planner::{Allow, Decisions, Formulation, NoPlan, Order, Planner, Request, Schedule, replay, widen};
 
 use crate::error::Error;
 use crate::instance::{Candidate, Instance, Poses};
@@ -28,8 +28,10 @@ pub struct Search {
     pub planner: &'static Planner,
     /// Permissions of the plan; without reordering, each candidate keeps its order.
     pub allow: Allow,
-    /// Order of the one candidate; `None`: the better of all.
+    /// Order of the candidates; `None`: the better of all.
     pub order: Option<Order>,
+    /// Formulation of the candidates; `None`: the best of all.
+    pub formulation: Option<Formulation>,
     /// Effort, from 0 for the first plan found to 5.
     pub effort: u32,
     /// Seed of everything random.
@@ -40,7 +42,15 @@ pub struct Search {
 
 impl Default for Search {
     fn default() -> Self {
-        Search { planner: &PLANNERS[0], allow: Allow::ALL, order: None, effort: 2, seed: 0, time_limit: None }
+        Search {
+            planner: &PLANNERS[0],
+            allow: Allow::ALL,
+            order: None,
+            formulation: None,
+            effort: 2,
+            seed: 0,
+            time_limit: None,
+        }
     }
 }
 
@@ -48,7 +58,7 @@ impl Search {
     /// Poses in which an instance is to be made.
     pub fn poses(&self) -> Poses {
         let order = self.order.or_else(|| (!self.allow.reorder).then_some(Order::Given));
-        Poses { formulation: None, order }
+        Poses { formulation: self.formulation, order }
     }
 
     pub(crate) fn request(&self, capacity: u64) -> Request<'static> {

@@ -59,12 +59,17 @@ pub fn kept_profile(gpu: &str) -> Option<PathBuf> {
 
 /// Whether the profile of this name is a GPU's: built in, or measured under the GPU's own name.
 pub fn is_gpu_profile(name: &str) -> bool {
-    KNOWN.iter().any(|(_, known)| *known == name) || name.starts_with("nvidia-") || name.starts_with("tesla-")
+    let prefixes = ["nvidia-", "tesla-", "rtx", "gtx"];
+    KNOWN.iter().any(|(_, known)| *known == name) || prefixes.iter().any(|prefix| name.starts_with(prefix))
 }
 
+/// Words in the names of GPUs that are slower than the profile of their model, or faster.
+const OTHERS: [&str; 5] = ["mig", "laptop", "max", "d", "super"];
+
 /// Words of a GPU's name, all of which it has, and the built-in profile of such GPUs. H100s of other forms
-/// have slower memory.
-const KNOWN: [(&[&str], &str); 8] = [
+/// have slower memory. Names that cards with different memory share are left out.
+const KNOWN: [(&[&str], &str); 20] = [
+    (&["b200"], "b200"),
     (&["h200"], "h200"),
     (&["h100", "80gb", "hbm3"], "h100"),
     (&["a100", "80gb"], "a100-80g"),
@@ -73,14 +78,27 @@ const KNOWN: [(&[&str], &str); 8] = [
     (&["1080", "ti"], "gtx1080ti"),
     (&["2080", "ti"], "rtx2080ti"),
     (&["2080ti"], "rtx2080ti"),
+    (&["t4"], "t4"),
+    (&["rtx", "3060"], "rtx3060"),
+    (&["rtx", "3090"], "rtx3090"),
+    (&["a10"], "a10"),
+    (&["rtx", "a6000"], "a6000"),
+    (&["rtx", "4090"], "rtx4090"),
+    (&["l4"], "l4"),
+    (&["l40s"], "l40s"),
+    (&["rtx", "5090"], "rtx5090"),
+    (&["rtx", "pro", "6000", "blackwell", "workstation"], "rtxpro6000"),
+    (&["rtx", "pro", "6000", "blackwell", "server"], "rtxpro6000"),
 ];
 
 /// Name of the built-in profile of a GPU, where there is one for its model.
 pub fn builtin_profile(gpu: &str) -> Option<&'static str> {
     let name = profile_name(gpu);
-    let has = |words: &[&str]| words.iter().all(|word| name.split('-').any(|part| part == *word));
-    // An instance of a divided GPU has a part of its memory and of its processors.
-    let is_whole = !name.split('-').any(|part| part == "mig");
+    let part = |word: &str| name.split('-').any(|part| part == word);
+    let has = |words: &[&str]| words.iter().all(|word| part(word)) && part("ti") == words.contains(&"ti");
+    // An instance of a divided GPU has a part of its memory and of its processors; cards for notebooks and
+    // of reduced forms are slower than those that they are named after.
+    let is_whole = !name.split('-').any(|part| OTHERS.contains(&part));
     KNOWN.iter().find(|(words, _)| is_whole && has(words)).map(|(_, profile)| *profile)
 }
 
@@ -128,6 +146,15 @@ mod tests {
         assert_eq!(of("Tesla V100-SXM2-16GB"), Some("v100-16g"));
         assert_eq!(of("NVIDIA GeForce GTX 1080 Ti"), Some("gtx1080ti"));
         assert_eq!(of("NVIDIA GeForce RTX 2080"), None);
+        assert_eq!(of("NVIDIA GeForce RTX 4090"), Some("rtx4090"));
+        assert_eq!(of("NVIDIA GeForce RTX 4090 D"), None);
+        assert_eq!(of("NVIDIA GeForce RTX 4090 Laptop GPU"), None);
+        assert_eq!(of("NVIDIA GeForce RTX 3090 Ti"), None);
+        assert_eq!(of("NVIDIA GeForce RTX 5060 Ti"), None, "8 and 16 GB share the name");
+        assert_eq!(of("NVIDIA L40S"), Some("l40s"));
+        assert_eq!(of("NVIDIA RTX A6000"), Some("a6000"));
+        assert_eq!(of("NVIDIA RTX PRO 6000 Blackwell Workstation Edition"), Some("rtxpro6000"));
+        assert_eq!(of("Tesla T4"), Some("t4"));
         assert_eq!(profile_name("NVIDIA H100 80GB HBM3"), "nvidia-h100-80gb-hbm3");
         assert!(is_gpu_profile("h100") && is_gpu_profile("nvidia-h100-80gb-hbm3"));
         assert!(!is_gpu_profile("cpu") && !is_gpu_profile(""));

@@ -17,6 +17,8 @@ const FORMAT: &str = "memc-profile/1";
 
 /// Largest plausible throughput, per second.
 const MOST_PER_S: f64 = 1e18;
+/// The entry `tensor_share` of files that have none.
+const TENSOR_SHARE: f64 = 0.7;
 /// Longest plausible time: 2^50 ns, 13 days.
 const MOST_NS: u64 = 1 << 50;
 
@@ -109,6 +111,7 @@ const ENTRIES: &[&str] = &[
     "summary",
     "kernels",
     "processors",
+    "tensor_share",
     "f32_flops_per_s",
     "f16_flops_per_s",
     "bf16_flops_per_s",
@@ -162,6 +165,11 @@ impl DeviceProfile {
             processors: e.get("processors", "a whole number from 1 to 2^20", |v| {
                 v.as_u64().filter(|n| (1..=1 << 20).contains(n)).and_then(|n| u32::try_from(n).ok())
             })?,
+            tensor_share: e
+                .maybe("tensor_share", "a share of the peak from 0.01 to 1", |v| {
+                    v.as_f64().filter(|share| (0.01..=1.0).contains(share))
+                })?
+                .unwrap_or(TENSOR_SHARE),
             peaks: Peaks {
                 f32: e.get("f32_flops_per_s", per_s, rate)?,
                 f16: e.maybe("f16_flops_per_s", per_s, rate)?,
@@ -209,6 +217,7 @@ impl DeviceProfile {
             "summary": self.summary,
             "kernels": self.kernels.name(),
             "processors": self.processors,
+            "tensor_share": self.tensor_share,
             "f32_flops_per_s": self.peaks.f32,
             "f16_flops_per_s": self.peaks.f16,
             "bf16_flops_per_s": self.peaks.bf16,

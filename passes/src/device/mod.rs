@@ -46,6 +46,8 @@ pub struct DeviceProfile {
     pub summary: Cow<'static, str>,
     /// Arithmetic throughputs.
     pub peaks: Peaks,
+    /// Share of the peak that units for matrix products of 16-bit floats are fed for.
+    pub tensor_share: f64,
     /// Units that work side by side, such as streaming multiprocessors.
     pub processors: u32,
     /// Device memory throughput in bytes per second.

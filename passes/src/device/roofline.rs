@@ -12,6 +12,8 @@
 //!   [`TILES`] and of some ways to share the inner dimension `k` among several tiles, whose partial sums are
 //!   then written and read once more. Tile and wave quantisation are explained in NVIDIA's "Matrix
 //!   Multiplication Background User's Guide".
+//! - Products on units for 16-bit floats reach the profile's `tensor_share` of the peak relative to others:
+//!   they are harder to keep fed.
 //! - Convolutions of `f32` with 3 x 3 kernels and stride 1 need fewer multiplications by Winograd's method
 //!   (Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks", 2.25 times fewer in theory):
 //!   `WINOGRAD`.
@@ -53,9 +55,6 @@ const PROLOGUE: f64 = 48.0;
 const TILES: [(u64, u64, f64); 4] = [(128, 128, 1.0), (128, 64, 0.92), (64, 64, 0.8), (32, 32, 0.5)];
 /// Numbers of tiles that may share the inner dimension.
 const SPLITS: [u64; 7] = [1, 2, 4, 8, 16, 32, 64];
-/// Share of the peak that products on units for 16-bit floats reach, relative to others: they are harder to
-/// keep fed.
-const TENSOR: f64 = 0.7;
 /// Speedup of Winograd's method.
 const WINOGRAD: f64 = 1.7;
 
@@ -129,7 +128,7 @@ fn peak(profile: &DeviceProfile, operands: &[&TensorType]) -> f64 {
         Some(DType::BF16) => peaks.bf16,
         _ => None,
     };
-    units.map_or(peaks.f32, |units| (units * TENSOR).max(peaks.f32))
+    units.map_or(peaks.f32, |units| (units * profile.tensor_share).max(peaks.f32))
 }
 
 /// An op as a stack of matrix products.

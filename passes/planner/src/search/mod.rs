@@ -86,7 +86,7 @@ pub fn search(
 ) -> Result<Outcome, DecisionsError> {
     let precedence = request.allow.reorder.then(|| Precedence::new(p));
     let mut starts: Vec<Vec<OpPos>> = vec![p.ops.ids().collect()];
-    starts.extend(precedence.as_ref().map(|x| x.sinking(p)));
+    starts.extend(precedence.iter().flat_map(|x| [x.eager(p), x.sinking(p)]));
     starts.dedup();
     // Where nothing fits the search finds out.
     let floor = bound::order_free(p, request.capacity, request.allow).unwrap_or_else(|_| p.compute_ns());

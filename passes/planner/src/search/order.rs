@@ -34,6 +34,37 @@ impl Precedence {
         (from.unwrap_or_default(), to.unwrap_or(end))
     }
 
+    /// The problem's order, but ops that change persistent tensors run as soon as they may: an optimizer's
+    /// updates follow their gradients.
+    pub(crate) fn eager(&self, p: &Problem) -> Vec<OpPos> {
+        let updates = |op: OpPos| p.ops[op].writes.iter().any(|&t| p.tensors[t].persistent());
+        let mut waits: Arena<OpPos, usize> = self.before.values().map(Vec::len).collect();
+        let mut out = Vec::with_capacity(p.ops.len());
+        // Updates that may run, the last on top.
+        let mut ready: Vec<OpPos> = p.ops.ids().rev().filter(|&op| waits[op] == 0 && updates(op)).collect();
+        let mut run = |op: OpPos, ready: &mut Vec<OpPos>, out: &mut Vec<OpPos>| {
+            out.push(op);
+            for &a in self.after[op].iter().rev() {
+                waits[a] -= 1;
+                if waits[a] == 0 && updates(a) {
+                    ready.push(a);
+                }
+            }
+        };
+        for op in p.ops.ids() {
+            while let Some(update) = ready.pop() {
+                run(update, &mut ready, &mut out);
+            }
+            if !updates(op) {
+                run(op, &mut ready, &mut out);
+            }
+        }
+        while let Some(update) = ready.pop() {
+            run(update, &mut ready, &mut out);
+        }
+        out
+    }
+
     /// An order in which, of the ops that may run, always that one is next which adds the fewest bytes; the
     /// earliest of several.
     pub(crate) fn sinking(&self, p: &Problem) -> Vec<OpPos> {
