@@ -1,8 +1,8 @@
 //! Plans of planners over time: one JSON object per problem and planner.
 //!
 //! `curve` has `[seconds, evaluations, step_ns]` for every plan better than those before, from the moment
-//! that planning begins. `alive` has `[seconds, evaluations, best, mean, worst]` for every generation of a search
-//! with a population, in ns by the planner's own model.
+//! that planning begins. `alive` has `[seconds, evaluations, best, mean, worst]` for every generation of a
+//! search with a population, in ns by the planner's own model.
 //!
 //! Usage: `cargo run --release -p memc-baselines --example curve [planners=memc,NAME,...] [effort=N] [seed=N]
 //! [share=S] [memory=BYTES] [swap-only] PROBLEM.json...`; memory is that of the problem's device times the

@@ -54,7 +54,7 @@ pub static STARTS: Starts<'static> = Starts {
 /// The default planner.
 const MEMC: Planner = Planner {
     name: "memc",
-    summary: "searches order, swaps and repeated runs together, from what the quick ones of the others find",
+    summary: "memetic search (genetic, particle swarm, local) over order, swaps, recomputation and layout",
     source: "this project",
     swaps: true,
     recomputes: true,

@@ -87,7 +87,8 @@ impl Analysis {
         true
     }
 
-    /// Nothing is left at the level of the conflict: a level below holds it as well. Returns whether one does.
+    /// Nothing is left at the level of the conflict: a level below holds it as well. Returns whether one
+    /// does.
     fn lower(&mut self, t: &Trail) -> bool {
         let level = |l: &Lit| t.entries[t.set_at[*l as usize / 2] as usize].level;
         let bounds = self.heap.peek().map_or(0, |&at| t.entries[at as usize].level);

@@ -16,7 +16,7 @@ pub(super) const OPEN: u8 = 0;
 pub(super) const TRUE: u8 = 1;
 pub(super) const FALSE: u8 = 2;
 
-/// What an entry says.
+/// Statement of an entry.
 #[derive(Clone, Copy)]
 pub(super) enum Fact {
     /// A literal is true.
@@ -25,7 +25,7 @@ pub(super) enum Fact {
     Bound { side: u32, value: i64, before: At },
 }
 
-/// Why an entry holds.
+/// Reason that an entry holds.
 #[derive(Clone, Copy)]
 pub(super) enum Cause {
     /// A decision, or a fact that holds in any case.
@@ -81,7 +81,7 @@ pub(super) struct Trail {
     pub(super) bound: Vec<i64>,
     /// Entry of every bound.
     pub(super) last: Vec<At>,
-    /// What is known of every literal.
+    /// Value of every literal, as far as it is known.
     pub(super) value: Vec<u8>,
     /// Entry of every pair that is not open.
     pub(super) set_at: Vec<At>,

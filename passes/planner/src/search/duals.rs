@@ -19,6 +19,9 @@ pub(crate) struct Duals {
     /// Which operands are made again with a content that needs them: those that take at most this part of
     /// their copies' time.
     pub(crate) reach: f64,
+    /// Part of a copy's fixed cost that counts in gaps that reach into the next step, where there is time for
+    /// many.
+    pub(crate) across: f64,
     /// Gaps that stay swapped even where there is room: tensor, and id of the step they follow.
     pub(crate) pinned: Vec<(TensorId, Option<StepId>)>,
 }
@@ -30,6 +33,7 @@ impl Duals {
             back: Arena::filled(0.0, ops + 1),
             recompute: Arena::filled(recompute, ops),
             reach: 1.0,
+            across: 1.0,
             pinned: Vec::new(),
         }
     }
@@ -55,6 +59,7 @@ impl Duals {
             TensorKind::Persistent if shadowed || gaps.clone().next_back().is_some_and(on_host) => None,
             TensorKind::Persistent => Some(0),
         };
+        let each = |wraps: bool| if wraps { s.each_ns * self.across } else { s.each_ns };
         let mut cost = 0.0;
         for g in gaps {
             let gap = &sequence.gaps[g];
@@ -64,13 +69,13 @@ impl Duals {
             let wraps = gap.wraps(n);
             let wanted = if swapped(g) { !gap.dead || wraps } else { wraps && shadowed };
             if let Some(at) = dirty.filter(|_| wanted) {
-                cost += (s.copies.out[g] as f64 + s.each_ns)
+                cost += (s.copies.out[g] as f64 + each(wraps))
                     * (1.0 + self.out[s.anchor[StepPos::at(at.min(n as i32))]]);
                 dirty = None;
             }
             if swapped(g) && !gap.dead {
                 let to = s.anchor[sequence.step_at(gap.to)];
-                cost += (s.copies.back[g] as f64 + s.each_ns) * (1.0 + self.back[to]);
+                cost += (s.copies.back[g] as f64 + each(wraps)) * (1.0 + self.back[to]);
             }
         }
         cost

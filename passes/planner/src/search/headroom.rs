@@ -18,6 +18,8 @@ pub(super) struct First<'a> {
     pub(super) value: u64,
     pub(super) state: State<'a>,
     pub(super) duals: Duals,
+    /// Whether slots may also be objects of a pool with size classes.
+    pub(super) pooled: bool,
 }
 
 /// Lays the best first choices out in another way, where no plan comes near them.
@@ -65,7 +67,7 @@ impl<'a> Run<'a> {
                 self.loosen(&mut state);
             }
             let share = self.work + until.saturating_sub(self.work) / left;
-            state = self.lns(state, &duals, share)?;
+            state = self.lns(state, &duals, share)?.1;
             if judged.0 != state.genotype {
                 judged = (state.genotype.clone(), self.judge(&state, &state.genotype)?);
             }

@@ -6,6 +6,7 @@ mod duals;
 mod headroom;
 mod import;
 mod lns;
+mod memetic;
 mod order;
 mod prefetch;
 mod recompute;
@@ -13,14 +14,13 @@ mod repair;
 mod select;
 mod state;
 
-use memc_alloc::Options;
+use memc_alloc::{Algorithm, Options};
 use rayon::prelude::*;
 
-use crate::access_sequence::AccessSequence;
 use crate::bound;
 use crate::decisions::Decisions;
 use crate::error::DecisionsError;
-use crate::evaluate::{Schedule, evaluate_with};
+use crate::evaluate::{Schedule, evaluate_by, evaluate_with};
 use crate::genotype::Genotype;
 use crate::ids::OpPos;
 use crate::planner::{Progress, Request};
@@ -29,12 +29,13 @@ use duals::Duals;
 use headroom::First;
 use lns::Random;
 use order::Precedence;
-use state::{Permissions, State};
+use state::State;
 
 /// Limits of a search.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Gaps and steps looked at while choosing, for each of the searches with different duals.
+    /// Gaps and steps looked at while choosing: for all first choices, two thirds of all children, and
+    /// the layouts of two finalists.
     pub work: u64,
     /// Layouts tried for one choice.
     pub layouts: usize,
@@ -54,15 +55,9 @@ impl Limits {
             4 => (5_000_000_000, 64, 10_000_000),
             _ => (25_000_000_000, 128, 50_000_000),
         };
-        Limits { work: work / 512 * (ops as u64).clamp(128, 512), layouts, layout_work }
+        Limits { work: work / 512 * (ops as u64).clamp(256, 512), layouts, layout_work }
     }
 }
-
-/// Settings of the searches: the rate at which duals learn, the cost of recomputing an op compared to
-/// its time, when a copy's time counts once, and whether states may be on both sides when a step begins. That
-/// frees copies of their time and hides plans that do without.
-const SEARCHES: [(f64, f64, bool); 4] =
-    [(1.0, 16.0, true), (4.0, 4.0, true), (2.0, 1.0, false), (64.0, 64.0, true)];
 
 /// Result of a search.
 pub struct Outcome {
@@ -87,47 +82,31 @@ pub fn search(
     let precedence = request.allow.reorder.then(|| Precedence::new(p));
     let mut starts: Vec<Vec<OpPos>> = vec![p.ops.ids().collect()];
     starts.extend(precedence.iter().flat_map(|x| [x.eager(p), x.sinking(p)]));
-    starts.dedup();
+    let mut distinct: Vec<Vec<OpPos>> = Vec::new();
+    for start in starts {
+        if !distinct.contains(&start) {
+            distinct.push(start);
+        }
+    }
     // Where nothing fits the search finds out.
     let floor = bound::order_free(p, request.capacity, request.allow).unwrap_or_else(|_| p.compute_ns());
-    let may = Permissions { allow: request.allow, shadow: true };
-    let known = best_known(p, request, known, may);
-    let runs: Vec<Result<Run<'_>, DecisionsError>> = SEARCHES
-        .par_iter()
-        .enumerate()
-        .map(|(i, &(rate, recompute, shadow))| {
-            let may = Permissions { shadow, ..may };
-            let state = |order: &Vec<OpPos>| {
-                let sequence = AccessSequence::of_order(p, order.iter().copied());
-                State::new(p, sequence, request.capacity, may)
-            };
-            let mut run = Run {
-                p,
-                request,
-                floor,
-                rate,
-                recompute,
-                limits,
-                planned,
-                starts: starts.iter().map(state).collect(),
-                // Half of the searches, so that what they find differs.
-                known: known.as_ref().filter(|_| i % 2 == 1),
-                precedence: precedence.as_ref(),
-                random: Random(request.seed ^ rate.to_bits()),
-                best: None,
-                chosen: None,
-                first: None,
-                evaluations: 0,
-                work: 0,
-            };
-            run.search()?;
+    let common = Common { p, request, floor, limits, planned, precedence: precedence.as_ref() };
+    let population = memetic::evolve(&common, &distinct, known)?;
+    let evolved = population.evaluations;
+    let runs: Vec<Result<Run<'_>, DecisionsError>> = population
+        .best
+        .into_par_iter()
+        .map(|(individual, seed)| {
+            let mut run = Run::new(&common, Random(request.seed ^ seed));
+            run.finish(individual)?;
             Ok(run)
         })
         .collect();
     let mut runs = runs.into_iter().collect::<Result<Vec<_>, _>>()?;
     headroom::refit(&mut runs)?;
-    let evaluations: u64 = runs.iter().map(|run| run.evaluations).sum();
+    let evaluations: u64 = evolved + runs.iter().map(|run| run.evaluations).sum::<u64>();
     // One without a plan has none to offer; of equals the first.
+    runs.extend(population.run);
     let best = runs.into_iter().filter(|run| run.best.is_some()).min_by_key(Run::key);
     let Some(mut run) = best else { return Ok(Outcome { best: None, evaluations }) };
     let before = run.evaluations;
@@ -138,25 +117,17 @@ pub fn search(
     Ok(Outcome { best: run.best, evaluations: evaluations + run.evaluations - before })
 }
 
-/// The fastest genotype that decisions amount to within a capacity, with the time of its step in ns.
-fn best_known<'a>(
+/// Question, limits and facts that all parts of a search share.
+#[derive(Clone, Copy)]
+struct Common<'a> {
     p: &'a Problem,
-    request: &Request<'_>,
-    known: &[Decisions],
-    may: Permissions,
-) -> Option<(u64, State<'a>)> {
-    let duals = Duals::new(p.ops.len(), 1.0);
-    let fitted = |d: &Decisions| {
-        if (request.stop)() {
-            return None;
-        }
-        let mut state = import::import(p, d, request.capacity, may)?;
-        let fits = select::greedy(&mut state, &duals, &mut 0);
-        state.commit();
-        fits.then(|| (state.decode(DECODES), state))
-    };
-    let all: Vec<Option<(u64, State<'a>)>> = known.par_iter().map(fitted).collect();
-    all.into_iter().flatten().min_by_key(|k| k.0)
+    request: &'a Request<'a>,
+    /// No step is shorter, in ns.
+    floor: u64,
+    limits: Limits,
+    /// Whether there is a plan even if this finds none.
+    planned: bool,
+    precedence: Option<&'a Precedence>,
 }
 
 struct Run<'a> {
@@ -164,17 +135,13 @@ struct Run<'a> {
     request: &'a Request<'a>,
     /// No step is shorter, in ns.
     floor: u64,
-    rate: f64,
-    recompute: f64,
     limits: Limits,
     /// Whether there is a plan even if this finds none.
     planned: bool,
-    /// States that nothing has been chosen in; the one that is searched from, once that is known.
-    starts: Vec<State<'a>>,
-    /// Another choice to search from if it is faster, with the time of its step in ns.
-    known: Option<&'a (u64, State<'a>)>,
     precedence: Option<&'a Precedence>,
     random: Random,
+    /// Whether slots may also be objects of a pool with size classes.
+    pooled: bool,
     /// The best plan that fits.
     best: Option<Schedule>,
     /// Genotype that it was decoded from.
@@ -189,27 +156,39 @@ struct Run<'a> {
 const PATIENCE: u32 = 40;
 
 impl<'a> Run<'a> {
-    fn search(&mut self) -> Result<(), DecisionsError> {
+    fn new(common: &Common<'a>, random: Random) -> Run<'a> {
+        let Common { p, request, floor, limits, planned, precedence } = *common;
+        let (best, chosen, first, evaluations, work) = Default::default();
+        Run {
+            p,
+            request,
+            floor,
+            limits,
+            planned,
+            precedence,
+            random,
+            pooled: false,
+            best,
+            chosen,
+            first,
+            evaluations,
+            work,
+        }
+    }
+
+    /// Lays a choice out, and varies it until its layout fits or the work is done.
+    fn finish(&mut self, first: First<'a>) -> Result<(), DecisionsError> {
         if self.planned && (self.request.stop)() {
             return Ok(());
         }
-        let mut duals = Duals::new(self.p.ops.len(), self.recompute);
-        let until = self.limits.work / 4;
-        let start = self.start(&mut duals);
-        let learned = start.and_then(|s| self.learn(s, &mut duals, until));
-        let known = self.known.filter(|k| learned.as_ref().is_none_or(|l| k.0 < l.0));
-        let Some((_, state)) = known.cloned().or(learned) else { return Ok(()) };
-        self.judge(&state, &state.genotype)?;
+        self.pooled = first.pooled;
+        self.judge(&first.state, &first.state.genotype)?;
         if self.done() {
             return Ok(());
         }
-        // Half of what is left goes into the first choice, the rest into those that layouts make necessary.
-        let until = self.work + self.limits.work.saturating_sub(self.work) / 2;
-        let mut state = self.lns(state, &duals, until)?;
-        let value = state.decode(DECODES);
-        let first = First { value, state, duals };
         self.first = Some(first.clone());
-        self.fit(first, false, self.limits.layouts, self.limits.work)
+        let until = self.limits.work / 2;
+        self.fit(first, false, self.limits.layouts, until)
     }
 
     /// Time of its plan's step.
@@ -244,7 +223,14 @@ impl<'a> Run<'a> {
         // Many layouts fail, most of them whatever is tried; a first plan is worth trying all.
         let options = Options { capacity, work, seed: 0, all: self.best.is_none() };
         let stop = || (self.planned || self.best.is_some()) && (self.request.stop)();
-        evaluate_with(self.p, genotype.decisions(self.p), &options, &stop)
+        let packed = evaluate_with(self.p, genotype.decisions(self.p), &options, &stop)?;
+        if !self.pooled {
+            return Ok(packed);
+        }
+        let pooled = evaluate_by(self.p, genotype.decisions(self.p), Algorithm::SizeClass)?;
+        let over = |r: &Schedule| r.evaluation.dev_bytes.saturating_sub(self.request.capacity);
+        let better = (over(&pooled), pooled.key()) < (over(&packed), packed.key());
+        Ok(if better { pooled } else { packed })
     }
 
     /// Takes a plan for the best.
@@ -268,31 +254,15 @@ impl<'a> Run<'a> {
         Ok(if r.evaluation.dev_bytes <= capacity { r.evaluation.step_ns } else { step.saturating_mul(4) })
     }
 
-    /// The start that promises most.
-    fn start(&mut self, duals: &mut Duals) -> Option<State<'a>> {
-        let starts = std::mem::take(&mut self.starts);
-        if starts.len() == 1 {
-            return starts.into_iter().next();
-        }
-        let share = self.limits.work / 16;
-        let mut best: Option<(u64, State<'a>, Duals)> = None;
-        for state in starts {
-            let mut mine = duals.clone();
-            let until = self.work + share;
-            let Some((step, learned)) = self.learn(state, &mut mine, until) else { continue };
-            if best.as_ref().is_none_or(|b| step < b.0) {
-                best = Some((step, learned, mine));
-            }
-        }
-        best.map(|(_, state, learned)| {
-            *duals = learned;
-            state
-        })
-    }
-
     /// Chooses gaps again and again, each time with what the last choice's stalls taught; the fastest, with
     /// the time of its step in ns.
-    fn learn(&mut self, mut s: State<'a>, duals: &mut Duals, until: u64) -> Option<(u64, State<'a>)> {
+    fn learn(
+        &mut self,
+        mut s: State<'a>,
+        duals: &mut Duals,
+        rate: f64,
+        until: u64,
+    ) -> Option<(u64, State<'a>)> {
         let mut best: Option<(u64, State<'a>)> = None;
         let mut stale = 0;
         loop {
@@ -313,13 +283,18 @@ impl<'a> Run<'a> {
                 break;
             }
             s.time();
-            duals.learn(&s, self.rate);
+            duals.learn(&s, rate);
         }
         best
     }
 
-    /// Moves on from a choice while that makes it faster, and returns the fastest.
-    fn lns(&mut self, mut s: State<'a>, duals: &Duals, until: u64) -> Result<State<'a>, DecisionsError> {
+    /// Moves on from a choice while that makes it faster, and returns the fastest, with its value in ns.
+    fn lns(
+        &mut self,
+        mut s: State<'a>,
+        duals: &Duals,
+        until: u64,
+    ) -> Result<(u64, State<'a>), DecisionsError> {
         let step = s.decode(DECODES);
         s.time();
         s.commit();
@@ -353,7 +328,7 @@ impl<'a> Run<'a> {
                 stale = 0;
             }
         }
-        Ok(best.1)
+        Ok(best)
     }
 }
 

@@ -86,7 +86,16 @@ impl<'a> State<'a> {
         may: Permissions,
     ) -> State<'a> {
         let headroom = Arena::filled(capacity, p.ops.len());
-        let headroom = Headroom { kept: headroom.clone(), all: headroom };
+        State::with_headroom(p, sequence, Headroom { kept: headroom.clone(), all: headroom }, may)
+    }
+
+    /// Nothing swapped but what has to be, within some bytes at every op.
+    pub(crate) fn with_headroom(
+        p: &'a Problem,
+        sequence: AccessSequence,
+        headroom: Headroom<OpPos>,
+        may: Permissions,
+    ) -> State<'a> {
         let mut recompute = p.ops.next_id().0;
         let id = |step: &Step| {
             recompute += u32::from(step.recompute.is_some());
