@@ -359,6 +359,9 @@ pub(crate) struct Plan {
     pub(crate) search: Search,
     #[command(flatten)]
     pub(crate) files: DecisionsFiles,
+    /// Write when the search found which plan, and what its generations were, as JSON
+    #[arg(hide_short_help = true, long, value_name = "FILE", conflicts_with = "apply")]
+    pub(crate) curve: Option<PathBuf>,
     /// Print one JSON object instead of text
     #[arg(long)]
     pub(crate) json: bool,

@@ -4,6 +4,7 @@ mod alloc;
 mod args;
 mod check;
 mod compile;
+mod curve;
 mod dump;
 mod explain;
 mod figures;

@@ -276,6 +276,7 @@ impl Watch for Progress {
                 }
             }
             Event::Warning(text) => say(&format!("warning: {text}")),
+            Event::Generation(_) => {}
             Event::Kept => say("interrupted: going on with the best plan found so far"),
             Event::Found(found) => {
                 let bound = match found.bound_ns {

@@ -3,7 +3,7 @@
 use memc::and_reserve;
 use memc::{
     BoundReport, BoundRow, Comparison, DecisionsFile, Error, Instance, Outcome, Point, Poses, Report, Search,
-    Sweep as Swept,
+    Sweep as Swept, Watch,
 };
 use memc_baselines::PLANNERS;
 use memc_ir::Bytes;
@@ -11,6 +11,7 @@ use memc_planner::{Formulation, Pose};
 use serde_json::Value;
 
 use crate::args::{Bound, Compare, DecisionsFiles, ExportProblem, Plan, Question, Sweep};
+use crate::curve::Recorder;
 use crate::figures::{STOPPED, ms, quotient, side_by_side, table};
 use crate::output::{Failure, Progress, emit, emit_json, error_json, ready, write_file};
 
@@ -19,7 +20,7 @@ pub(crate) fn answer(
     question: &Question,
     search: &Search,
     files: &DecisionsFiles,
-    progress: &Progress,
+    progress: &dyn Watch,
 ) -> Result<(Instance, Outcome), Error> {
     ready(&[Some(&question.source.model), files.apply.as_ref()], &[files.decisions.as_ref()])?;
     let file = files.apply_file()?;
@@ -50,7 +51,12 @@ pub(crate) fn export(args: &ExportProblem) -> Result<(), Failure> {
 pub(crate) fn plan(args: &Plan) -> Result<(), Failure> {
     let progress = Progress::new(args.json);
     let search = args.search.search()?;
-    let (instance, outcome) = answer(&args.question, &search, &args.files, &progress)?;
+    ready(&[Some(&args.question.source.model), args.files.apply.as_ref()], &[args.curve.as_ref()])?;
+    let recorder = Recorder::new(&progress);
+    let (instance, outcome) = answer(&args.question, &search, &args.files, &recorder)?;
+    if let Some(file) = &args.curve {
+        write_file(file, recorder.curve().as_bytes())?;
+    }
     progress.stage("proving a bound");
     let report = Report::new(&instance, &outcome, search.allow)?;
     progress.done();

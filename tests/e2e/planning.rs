@@ -149,6 +149,27 @@ fn saved_decisions_of_plan_are_carried_out_by_plan_and_compile() {
     assert!(said.contains("no tensor is called"), "{said}");
 }
 
+/// The course of a search ends with the plan; generations of the default planner and of a published genetic
+/// one are told, and the best of them never gets worse.
+#[test]
+fn the_course_of_a_search_is_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("curve.json").display().to_string();
+    for planner in ["memc", "swapadvisor"] {
+        let args =
+            ["--gpu-mem", "400K", "--order", "given", "--formulation", "own", "--json", "--curve", &file];
+        let plan =
+            json(&memc_ok(&[&["plan", MODEL, "--planner", planner, "--effort", "1"], &args[..]].concat()));
+        let course = json(&std::fs::read_to_string(&file).unwrap());
+        let (curve, alive) = (course["curve"].as_array().unwrap(), course["alive"].as_array().unwrap());
+        assert_eq!(curve.last().unwrap()[2], plan["step_ns"], "{planner}: {course}");
+        assert!(curve.is_sorted_by(|a, b| a[2].as_u64() > b[2].as_u64()), "{planner}: {course}");
+        assert!(alive.len() > 1, "{planner}: {course}");
+    }
+    let said = memc_fails(2, &["plan", MODEL, "--gpu-mem", "400K", "--apply", &file, "--curve", &file]);
+    assert!(said.contains("--curve"), "{said}");
+}
+
 /// Where everything fits in several orders, the fastest of them is the plan, so that more memory is not
 /// slower; and where all wait for the input, its copy is hidden.
 #[test]

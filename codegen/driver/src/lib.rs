@@ -51,4 +51,4 @@ pub use report::{Report, over};
 pub use source::{Graph, Imported, Model, Rewrites, SavedActivations, Source, Target, Work, context, import};
 pub use sweep::{Point, Sweep, sweep};
 pub use trace::trace;
-pub use watch::{Event, Found, Hold, Silent, Watch};
+pub use watch::{Event, Found, Generation, Hold, Silent, Watch};

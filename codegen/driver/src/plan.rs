@@ -170,7 +170,8 @@ impl Instance {
     /// Runs a planner on every candidate and keeps the fastest plan.
     ///
     /// The candidates share the time limit. A request to stop ends the search: with [`Error::Interrupted`]
-    /// before there is a plan, else with the best one, which [`Outcome::stopped`] and [`Event::Kept`] tell.
+    /// before there is a plan, else with the best one, which [`Outcome::stopped`] and
+    /// [`crate::Event::Kept`] tell.
     pub fn plan(&self, budget: u64, search: &Search, watch: &dyn Watch) -> Result<Outcome, Error> {
         if budget < self.reserve_bytes {
             // A step that takes no memory at all would else fit.

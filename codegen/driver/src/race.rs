@@ -9,13 +9,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant as Time};
 
 use memc_baselines::PLANNERS;
-use memc_planner::{NoPlan, Order, Progress, Request, Schedule, TensorKind};
+use memc_planner::{Alive, NoPlan, Order, Progress, Request, Schedule, TensorKind};
 
 use crate::error::Error;
 use crate::instance::{Candidate, Instance};
 use crate::machine::{now, since};
 use crate::plan::{Outcome, Search, Solved};
-use crate::watch::{Event, Found, Hold, Watch};
+use crate::watch::{Event, Found, Generation, Hold, Watch};
 
 /// Effort from which on candidates are planned with less of it first.
 const HEATS: u32 = 2;
@@ -123,9 +123,13 @@ impl Race<'_> {
         let (instance, search, session) = (self.instance, self.search, &self.session);
         let candidate = &instance.candidates()[at];
         let stop = || session.stop(turn);
-        let found = |found: Progress| session.found(found.step_ns, found.evaluations);
+        // A search counts its own plans.
+        let before = self.evaluations;
+        let found = |found: Progress| session.found(found.step_ns, before + found.evaluations);
+        let alive = |alive: &Alive| session.generation(&alive.step_ns, before + alive.evaluations);
         let capacity = instance.capacity(self.budget);
-        let request = Request { stop: &stop, watch: &found, effort, ..search.request(capacity) };
+        let request =
+            Request { stop: &stop, watch: &found, alive: &alive, effort, ..search.request(capacity) };
         let answer = if self.fits(at) {
             Ok(beyond(candidate, search, &request))
         } else {
@@ -286,6 +290,12 @@ impl Session<'_> {
         self.held.get_or_init(|| Hold::begin(self.watch));
         let step_ns = self.best.fetch_min(step_ns, Ordering::Relaxed).min(step_ns);
         let (ideal_ns, bound_ns) = (self.ideal_ns, self.bound_ns);
-        self.watch.event(Event::Found(Found { step_ns, ideal_ns, bound_ns, evaluations }));
+        let elapsed_ns = since(self.begun);
+        self.watch.event(Event::Found(Found { step_ns, ideal_ns, bound_ns, evaluations, elapsed_ns }));
+    }
+
+    fn generation(&self, step_ns: &[u64], evaluations: u64) {
+        let elapsed_ns = since(self.begun);
+        self.watch.event(Event::Generation(Generation { step_ns, evaluations, elapsed_ns }));
     }
 }

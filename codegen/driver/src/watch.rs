@@ -13,6 +13,8 @@ pub enum Event<'a> {
     Warning(&'a str),
     /// A search found a plan that fits.
     Found(Found),
+    /// A search with a population left a generation behind.
+    Generation(Generation<'a>),
     /// A request to stop ended a search; work goes on with the best plan found so far.
     Kept,
 }
@@ -28,6 +30,19 @@ pub struct Found {
     pub bound_ns: u64,
     /// Plans evaluated so far.
     pub evaluations: u64,
+    /// Time since planning began in ns.
+    pub elapsed_ns: u64,
+}
+
+/// Individuals that live on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Generation<'a> {
+    /// Step times in ns by the planner's own model, of those that fit.
+    pub step_ns: &'a [u64],
+    /// Plans evaluated so far.
+    pub evaluations: u64,
+    /// Time since planning began in ns.
+    pub elapsed_ns: u64,
 }
 
 /// Observer of long work, which may also end it. Called from several threads.
