@@ -136,8 +136,8 @@ mod tests {
         let (name, line) = chosen(Some("NVIDIA H100 80GB HBM3"), |_| true);
         assert!(name.ends_with("memc/profiles/nvidia-h100-80gb-hbm3.json"), "{name}");
         assert!(line.contains("measured"), "{line}");
-        let (name, line) = chosen(Some("NVIDIA L4"), |_| false);
+        let (name, line) = chosen(Some("NVIDIA GeForce RTX 4060"), |_| false);
         assert_eq!(name, "cpu");
-        assert!(line.contains("NVIDIA L4"), "{line}");
+        assert!(line.contains("RTX 4060"), "{line}");
     }
 }
