@@ -9,6 +9,7 @@ use std::time::Duration;
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use glob::Pattern;
 use memc::Size;
+use memc_planner::Formulation;
 
 pub(crate) use self::import::Source;
 pub(crate) use self::search::{DecisionsFiles, Effort, Permissions, Search, Target};
@@ -220,9 +221,9 @@ pub(crate) struct ExportProblem {
     pub(crate) source: Source,
     #[command(flatten)]
     pub(crate) target: Target,
-    /// Formulation of the model's gradients
-    #[arg(long, default_value = "own", value_parser = ["own", "fast", "lean", "small"])]
-    pub(crate) formulation: String,
+    /// Formulation of the model's gradients: own, fast, lean or small
+    #[arg(long, value_name = "NAME", default_value = "own", value_parser = values::formulation)]
+    pub(crate) formulation: Formulation,
     /// Write the problem here instead of to stdout
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,

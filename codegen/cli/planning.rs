@@ -7,7 +7,7 @@ use memc::{
 };
 use memc_baselines::PLANNERS;
 use memc_ir::Bytes;
-use memc_planner::{Formulation, Pose};
+use memc_planner::Pose;
 use serde_json::Value;
 
 use crate::args::{Bound, Compare, DecisionsFiles, ExportProblem, Plan, Question, Sweep};
@@ -36,8 +36,7 @@ pub(crate) fn export(args: &ExportProblem) -> Result<(), Failure> {
     let progress = Progress::new(false);
     ready(&[Some(&args.source.model)], &[args.output.as_ref()])?;
     let (source, target) = (args.source.source()?, args.target.target());
-    let formulation = Formulation::named(&args.formulation).unwrap_or_default();
-    let pose = Pose { formulation, ..Pose::default() };
+    let pose = Pose { formulation: args.formulation, ..Pose::default() };
     let instance = Instance::read(&source, &target, pose.into(), &progress)?;
     progress.done();
     let text = memc_planner::json::print(instance.candidates()[0].numbers());

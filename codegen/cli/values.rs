@@ -6,6 +6,7 @@ use memc::{CONV_WORKSPACE, Size};
 use memc_frontend::MAX_ACCUMULATE;
 use memc_ir::attr::F32;
 use memc_ir::{Bytes, ParseError};
+use memc_planner::Formulation;
 
 const EXAMPLE: &str = "write a size such as 16G, 512MiB, 4096B, 90% or peak*60%";
 
@@ -27,6 +28,12 @@ pub(crate) fn size(text: &str) -> Result<Size, ParseError> {
         return Err(format!("`{}` is not between 0% and 100%", text.trim()).into());
     }
     Ok(Size::Percent(percent))
+}
+
+/// Parses the name of a formulation.
+pub(crate) fn formulation(text: &str) -> Result<Formulation, String> {
+    let known = || Formulation::ALL.map(Formulation::name).join(", ");
+    Formulation::named(text).ok_or_else(|| format!("the formulations are {}", known()))
 }
 
 /// Micro-steps of one step.

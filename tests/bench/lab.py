@@ -91,11 +91,10 @@ class Lab:
         return row["report"]
 
     def curve(self, problem, planner, budget, effort):
-        """What the example `curve` says of a planner: what it found when, and its population over time."""
-        command = ["cargo", "run", "-q", "--release", "-p", "memc-baselines", "--example", "curve", "--", f"planners={planner}",
-                   f"memory={budget}", f"effort={effort}", problem]
-        done = subprocess.run([str(part) for part in command], capture_output=True, text=True, cwd=ROOT, check=True)
-        return json.loads(done.stdout)
+        """The course of a planner's search, with the ideal step: what it found when, and its population over time."""
+        course = problem.with_suffix(".curve")
+        out, _ = self.run("plan", problem, "--gpu-mem", f"{budget}B", "--planner", planner, "--effort", effort, "--curve", course, "--json")
+        return json.loads(course.read_text()) | {"ideal_ns": json.loads(out)["ideal_ns"]}
 
     def unplanned(self, problem):
         """Bytes of the arena that a step needs without a plan."""

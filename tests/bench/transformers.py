@@ -8,6 +8,7 @@ ops alone of the fastest formulation, `bound` what no plan of any formulation be
 """
 
 import argparse
+import functools
 import json
 import subprocess
 import sys
@@ -37,9 +38,14 @@ def memc(command, network, batch, device, options, *more):
     return json.loads(done.stdout)
 
 
+@functools.cache
+def peak_bytes(network, batch, device, options):
+    return memc("estimate", network, batch, device, options)["peak_bytes"]
+
+
 def cell(network, batch, device, options, share, *more):
     """Figures of a plan within a share of the peak."""
-    peak = memc("estimate", network, batch, device, options)["peak_bytes"]
+    peak = peak_bytes(network, batch, device, tuple(options))
     begun = time.monotonic()
     r = memc("plan", network, batch, device, options, "--gpu-mem", f"{int(share * peak)}B", *more)
     wanted = ["step_over_ideal", "step_over_bound", "formulation", "swap_out_bytes", "recompute_ns", "evaluations"]

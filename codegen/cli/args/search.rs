@@ -72,10 +72,10 @@ pub(crate) struct Effort {
     /// Order in which a model's ops are posed: as given, memory-greedy, or the better of both
     #[arg(hide_short_help = true, long, default_value = "auto", value_parser = ["auto", "given", "greedy"])]
     pub(crate) order: String,
-    /// Formulation of a model's gradients: its own, one that saves fewer activations, or the best of all
-    #[arg(hide_short_help = true, long, default_value = "auto",
-          value_parser = ["auto", "own", "fast", "lean", "small"])]
-    pub(crate) formulation: String,
+    /// Formulation of a model's gradients: own, or fast, lean or small, which save fewer activations
+    /// [default: the best of all]
+    #[arg(hide_short_help = true, long, value_name = "NAME", value_parser = values::formulation)]
+    pub(crate) formulation: Option<Formulation>,
     /// Search effort: 0 is the first plan found, 5 the most
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(0..=5))]
     pub(crate) effort: u32,
@@ -121,7 +121,7 @@ impl Effort {
                 "greedy" => Some(Order::Greedy),
                 _ => None,
             },
-            formulation: Formulation::named(&self.formulation),
+            formulation: self.formulation,
             effort: self.effort,
             seed: self.search_seed,
             time_limit: self.time_limit,

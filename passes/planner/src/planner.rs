@@ -197,7 +197,16 @@ pub(crate) fn fit(
         // Down until something fits, then between what fits and what does not.
         let down = best.is_none() && less > 0 && less < high - low;
         room = if down { high - less } else { low + (high - low) / 2 };
-        found = match (planner.plan)(p, &Request { capacity: room, ..*request }) {
+        // A planner counts what it evaluates for one answer.
+        let watch = |f: Progress| {
+            (request.watch)(Progress { evaluations: evaluations + f.evaluations, ..f });
+        };
+        let alive = |a: &Alive| {
+            let step_ns = a.step_ns.clone();
+            (request.alive)(&Alive { evaluations: evaluations + a.evaluations, step_ns });
+        };
+        let less_room = Request { capacity: room, watch: &watch, alive: &alive, ..*request };
+        found = match (planner.plan)(p, &less_room) {
             Ok(found) => Some(found),
             Err(NoPlan::Infeasible(_)) => None,
             Err(e) => return Err(e),

@@ -6,6 +6,7 @@
 //! The same is done upside down. Buffers that lie below or above all others of the machine in any case are
 //! left out.
 
+use super::insertion_sort;
 use super::state::{Contradiction, State, Step};
 
 /// A task of a machine, the same for both directions.
@@ -126,17 +127,4 @@ fn find(tasks: &[Task], bounds: &mut Vec<i64>, raised: &mut Vec<i64>, steps: &mu
         }
     }
     Ok(())
-}
-
-/// Sorts a list that is nearly sorted.
-pub(super) fn insertion_sort(list: &mut [u32], key: impl Fn(u32) -> i64) {
-    for i in 1..list.len() {
-        let (x, mut j) = (list[i], i);
-        let k = key(x);
-        while j > 0 && key(list[j - 1]) > k {
-            list[j] = list[j - 1];
-            j -= 1;
-        }
-        list[j] = x;
-    }
 }

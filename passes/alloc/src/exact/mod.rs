@@ -98,6 +98,19 @@ pub(crate) fn luby(mut i: u64) -> u64 {
     }
 }
 
+/// Sorts a list that is nearly sorted.
+pub(crate) fn insertion_sort(list: &mut [u32], key: impl Fn(u32) -> i64) {
+    for i in 1..list.len() {
+        let (x, mut j) = (list[i], i);
+        let k = key(x);
+        while j > 0 && key(list[j - 1]) > k {
+            list[j] = list[j - 1];
+            j -= 1;
+        }
+        list[j] = x;
+    }
+}
+
 #[cfg(test)]
 mod tests {
     #[test]

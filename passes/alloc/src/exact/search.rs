@@ -1,7 +1,8 @@
 //! Depth-first search with restarts. A decision names the lowest buffer of those of a machine that are not
 //! yet stacked.
 
-use super::edges::{Edges, insertion_sort};
+use super::edges::Edges;
+use super::insertion_sort;
 use super::state::{State, Step};
 use crate::compact::Compact;
 use crate::random::Random;

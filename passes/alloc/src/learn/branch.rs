@@ -1,8 +1,8 @@
 //! Decisions of the learning search: the lowest buffer of those of a section that are not yet stacked.
 
-use super::sections::insertion_sort;
 use super::trail::{Lit, Neighbour, OPEN, Trail};
 use crate::compact::Compact;
+use crate::exact::insertion_sort;
 use crate::random::Random;
 
 /// Of so many rounds, one chooses sections and buffers in another way.

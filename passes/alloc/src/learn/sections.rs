@@ -4,6 +4,8 @@
 //! another that cannot lie among or below them, so lies above them all. Here every conclusion keeps the
 //! bounds that it rests on.
 
+use crate::exact::insertion_sort;
+
 use super::trail::{Cause, Conflict, Fact, Need, Trail};
 
 /// A task of a section in one direction.
@@ -250,17 +252,4 @@ fn contested(t: &Trail, members: &[u32], direction: usize) -> Option<std::ops::R
         to -= 1;
     }
     (from + 1 < to).then_some(from..to)
-}
-
-/// Sorts a list that is nearly sorted.
-pub(super) fn insertion_sort(list: &mut [u32], key: impl Fn(u32) -> i64) {
-    for i in 1..list.len() {
-        let (x, mut j) = (list[i], i);
-        let k = key(x);
-        while j > 0 && key(list[j - 1]) > k {
-            list[j] = list[j - 1];
-            j -= 1;
-        }
-        list[j] = x;
-    }
 }

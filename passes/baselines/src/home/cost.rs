@@ -38,8 +38,10 @@ pub(super) struct Model<'a> {
     /// Bytes of the tensors that always stay.
     stays: u64,
     pub(super) steps: Arena<StepPos, Step>,
-    /// The maps that the steps are for, by whether they are recomputed; whether there are such steps.
-    made_for: (Vec<bool>, bool),
+    /// By map, whether the steps recompute it.
+    recomputed: Vec<bool>,
+    /// Whether there are such steps.
+    has_steps: bool,
     /// Copies to the device that the steps have if every map that is not recomputed is swapped.
     possible: Vec<Fetch>,
     /// Those under the policy.
@@ -86,7 +88,8 @@ impl<'a> Model<'a> {
             capacity,
             stays,
             steps: Arena::default(),
-            made_for: (Vec::new(), false),
+            recomputed: Vec::new(),
+            has_steps: false,
             possible: Vec::new(),
             fetches: Vec::new(),
             next: Arena::filled((NONE, false), n),
@@ -219,20 +222,20 @@ impl<'a> Model<'a> {
     /// which maps are recomputed.
     fn prepare(&mut self, policy: &[u8]) -> bool {
         let net = self.net;
-        let same = self.made_for.0.len() == policy.len() && !self.steps.is_empty();
-        let recomputed = || policy.iter().map(|&action| action == RECOMPUTE);
-        if !same || self.made_for.0.iter().copied().ne(recomputed()) {
-            self.made_for.0.clear();
-            self.made_for.0.extend(recomputed());
-            self.made_for.1 = net.steps(policy, &mut self.steps).is_some();
-            if self.made_for.1 {
+        let same = self.recomputed.len() == policy.len() && !self.steps.is_empty();
+        let wanted = || policy.iter().map(|&action| action == RECOMPUTE);
+        if !same || self.recomputed.iter().copied().ne(wanted()) {
+            self.recomputed.clear();
+            self.recomputed.extend(wanted());
+            self.has_steps = net.steps(policy, &mut self.steps).is_some();
+            if self.has_steps {
                 self.scan();
             }
         }
         let swapped = |f: &&Fetch| net.map_of[f.tensor].is_none_or(|k| policy[k.index()] == SWAP);
         self.fetches.clear();
         self.fetches.extend(self.possible.iter().filter(swapped));
-        self.made_for.1
+        self.has_steps
     }
 
     /// From the last step to the first: the tensors that die with each, and the copies for each.
@@ -263,7 +266,7 @@ impl<'a> Model<'a> {
                 let leaves = net.map_of[t].filter(|&k| first && net.maps[k].leaves == step.op);
                 if let Some(k) = leaves {
                     self.marks[next] = true;
-                    if !self.made_for.0[k.index()] {
+                    if !self.recomputed[k.index()] {
                         self.possible.push(Fetch { trigger: StepPos(0), need: next, tensor: t });
                     }
                 }

@@ -58,7 +58,7 @@ impl<'a> Run<'a> {
             if self.done() || (self.best.is_some() && self.work >= until) {
                 break;
             }
-            if judged.1.evaluation.dev_bytes > self.request.capacity {
+            if judged.1.evaluation.dev_bytes > self.common.request.capacity {
                 self.tighten(&mut state, &judged.1, passing);
                 if !select::greedy(&mut state, &duals, &mut self.work) {
                     break;
@@ -86,14 +86,14 @@ impl<'a> Run<'a> {
     /// have time to spare that costs less than waiting for what is on its way.
     fn refit(&mut self) -> Result<(), DecisionsError> {
         let Some(first) = self.first.take().filter(|_| !self.done()) else { return Ok(()) };
-        let until = self.work + self.limits.work / 8;
-        self.fit(first, true, self.limits.layouts / 2, until)
+        let until = self.work + self.common.limits.work / 8;
+        self.fit(first, true, self.common.limits.layouts / 2, until)
     }
 
     /// Allows fewer bytes where much is live while slots that the layout put too high are: of what is kept,
     /// and unless `passing` says that it may take what there is, of what is on its way.
     pub(super) fn tighten(&self, s: &mut State<'a>, r: &Schedule, passing: bool) {
-        let (n, capacity) = (s.steps(), self.request.capacity);
+        let (n, capacity) = (s.steps(), self.common.request.capacity);
         // For every moment of trace time the step that it belongs to.
         let mut step_at: Arena<Tick, StepPos> = Arena::filled(StepPos(0), r.trace.end.next().next().index());
         for c in r.trace.commands.values() {
@@ -137,7 +137,7 @@ impl<'a> Run<'a> {
 
     /// Allows more bytes again: half of what was taken away.
     pub(super) fn loosen(&self, s: &mut State<'a>) {
-        let capacity = self.request.capacity;
+        let capacity = self.common.request.capacity;
         for headroom in s.headroom.kept.values_mut().chain(s.headroom.all.values_mut()) {
             *headroom += capacity.saturating_sub(*headroom) / 2;
         }

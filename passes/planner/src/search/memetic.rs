@@ -101,9 +101,9 @@ pub(super) fn evolve<'a>(
                 let mut run = Run::new(common, Random(seed));
                 // The first children are improved parents.
                 let parent = (generation == 0).then_some(i as usize);
-                let child = breed(&mut run, &all, &groups, parent);
-                let (value, state) = run.lns(child.state.clone(), &child.duals, share)?;
-                Ok((First { value, state, ..child }, run))
+                let First { state, duals, pooled, .. } = breed(&mut run, &all, &groups, parent);
+                let (value, state) = run.lns(state, &duals, share)?;
+                Ok((First { value, state, duals, pooled }, run))
             })
             .collect();
         for child in children {
@@ -231,8 +231,7 @@ fn breed<'a>(
     }
     let (a, b, best) = (&all[a], &all[b], &all[0]);
     let duals = mixed(random, &a.duals, &b.duals, &best.duals);
-    let order =
-        if random.below(2) == 0 { order(&a.state, None) } else { crossed(random, &a.state, &b.state) };
+    let order = if random.below(2) == 0 { order(&a.state) } else { crossed(random, &a.state, &b.state) };
     // From whom each group takes what is done with its tensors.
     let mut source: BTreeMap<usize, &State<'a>> = BTreeMap::new();
     for &group in groups.values() {
@@ -278,22 +277,21 @@ fn mixed(random: &mut Random, a: &Duals, b: &Duals, best: &Duals) -> Duals {
     out
 }
 
-/// Ops in the order of their first runs, but for those in a set.
-fn order(s: &State<'_>, without: Option<&Arena<OpPos, bool>>) -> Vec<OpPos> {
-    let first =
-        s.genotype.sequence.steps.values().filter(|step| step.recompute.is_none()).map(|step| step.op);
-    first.filter(|&op| without.is_none_or(|without| !without[op])).collect()
+/// Ops in the order of their first runs.
+fn order(s: &State<'_>) -> Vec<OpPos> {
+    let steps = s.genotype.sequence.steps.values();
+    steps.filter(|step| step.recompute.is_none()).map(|step| step.op).collect()
 }
 
 /// The order of one parent up to a cut, then that of the other.
 fn crossed(random: &mut Random, a: &State<'_>, b: &State<'_>) -> Vec<OpPos> {
-    let mut out = order(a, None);
+    let mut out = order(a);
     out.truncate(random.below(out.len() as u64 + 1) as usize);
     let mut done = Arena::filled(false, a.p.ops.len());
     for &op in &out {
         done[op] = true;
     }
-    out.extend(order(b, Some(&done)));
+    out.extend(order(b).into_iter().filter(|&op| !done[op]));
     out
 }
 
@@ -322,25 +320,7 @@ where
         child.restructure(&wanted, &Arena::default(), duals.reach);
     }
     for t in p.tensors.ids() {
-        let parent = from(t);
-        if parent.genotype.shadowed[t] && child.may_shadow(t) {
-            child.set_shadow(t, true);
-        }
-        let swapped: Vec<_> = parent
-            .genotype
-            .sequence
-            .gaps_of(t)
-            .filter(|&g| parent.open[g] && parent.swapped(g))
-            .map(|g| parent.key(g))
-            .collect();
-        if swapped.is_empty() {
-            continue;
-        }
-        for g in child.genotype.sequence.gaps_of(t) {
-            if child.open[g] && swapped.contains(&child.key(g)) {
-                child.set(g, true);
-            }
-        }
+        child.inherit(from(t), t);
     }
     child
 }
@@ -396,7 +376,7 @@ mod tests {
         let sinking = super::super::Precedence::new(&p).sinking(&p);
         let all = [chosen(p.ops.ids().collect(), 1.0), chosen(sinking, 64.0)];
         for parent in &all {
-            let child = transfer(parent, order(&parent.state, None), &|_| &parent.state, &parent.duals);
+            let child = transfer(parent, order(&parent.state), &|_| &parent.state, &parent.duals);
             let again = |s: &State<'_>| {
                 let steps = s.genotype.sequence.steps.values();
                 steps.filter_map(|step| step.recompute).collect::<std::collections::BTreeSet<TensorId>>()

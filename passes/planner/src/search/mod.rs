@@ -131,14 +131,7 @@ struct Common<'a> {
 }
 
 struct Run<'a> {
-    p: &'a Problem,
-    request: &'a Request<'a>,
-    /// No step is shorter, in ns.
-    floor: u64,
-    limits: Limits,
-    /// Whether there is a plan even if this finds none.
-    planned: bool,
-    precedence: Option<&'a Precedence>,
+    common: Common<'a>,
     random: Random,
     /// Whether slots may also be objects of a pool with size classes.
     pooled: bool,
@@ -157,28 +150,13 @@ const PATIENCE: u32 = 40;
 
 impl<'a> Run<'a> {
     fn new(common: &Common<'a>, random: Random) -> Run<'a> {
-        let Common { p, request, floor, limits, planned, precedence } = *common;
         let (best, chosen, first, evaluations, work) = Default::default();
-        Run {
-            p,
-            request,
-            floor,
-            limits,
-            planned,
-            precedence,
-            random,
-            pooled: false,
-            best,
-            chosen,
-            first,
-            evaluations,
-            work,
-        }
+        Run { common: *common, random, pooled: false, best, chosen, first, evaluations, work }
     }
 
     /// Lays a choice out, and varies it until its layout fits or the work is done.
     fn finish(&mut self, first: First<'a>) -> Result<(), DecisionsError> {
-        if self.planned && (self.request.stop)() {
+        if self.common.planned && (self.common.request.stop)() {
             return Ok(());
         }
         self.pooled = first.pooled;
@@ -187,8 +165,8 @@ impl<'a> Run<'a> {
             return Ok(());
         }
         self.first = Some(first.clone());
-        let until = self.limits.work / 2;
-        self.fit(first, false, self.limits.layouts, until)
+        let until = self.common.limits.work / 2;
+        self.fit(first, false, self.common.limits.layouts, until)
     }
 
     /// Time of its plan's step.
@@ -203,7 +181,8 @@ impl<'a> Run<'a> {
 
     /// Whether nothing better can be found.
     fn done(&self) -> bool {
-        self.best.as_ref().is_some_and(|b| b.evaluation.step_ns <= self.floor) || (self.request.stop)()
+        self.best.as_ref().is_some_and(|b| b.evaluation.step_ns <= self.common.floor)
+            || (self.common.request.stop)()
     }
 
     /// Lays a choice out and evaluates it in full.
@@ -211,7 +190,7 @@ impl<'a> Run<'a> {
         let r = self.lay_out(genotype)?;
         self.evaluations += 1;
         let better = self.best.as_ref().is_none_or(|b| r.key() < b.key());
-        if better && r.evaluation.dev_bytes <= self.request.capacity {
+        if better && r.evaluation.dev_bytes <= self.common.request.capacity {
             self.found(r.clone());
             self.chosen = Some(s.clone());
         }
@@ -219,16 +198,16 @@ impl<'a> Run<'a> {
     }
 
     fn lay_out(&self, genotype: &Genotype) -> Result<Schedule, DecisionsError> {
-        let (capacity, work) = (Some(self.request.capacity), self.limits.layout_work);
+        let (capacity, work) = (Some(self.common.request.capacity), self.common.limits.layout_work);
         // Many layouts fail, most of them whatever is tried; a first plan is worth trying all.
         let options = Options { capacity, work, seed: 0, all: self.best.is_none() };
-        let stop = || (self.planned || self.best.is_some()) && (self.request.stop)();
-        let packed = evaluate_with(self.p, genotype.decisions(self.p), &options, &stop)?;
+        let stop = || (self.common.planned || self.best.is_some()) && (self.common.request.stop)();
+        let packed = evaluate_with(self.common.p, genotype.decisions(self.common.p), &options, &stop)?;
         if !self.pooled {
             return Ok(packed);
         }
-        let pooled = evaluate_by(self.p, genotype.decisions(self.p), Algorithm::SizeClass)?;
-        let over = |r: &Schedule| r.evaluation.dev_bytes.saturating_sub(self.request.capacity);
+        let pooled = evaluate_by(self.common.p, genotype.decisions(self.common.p), Algorithm::SizeClass)?;
+        let over = |r: &Schedule| r.evaluation.dev_bytes.saturating_sub(self.common.request.capacity);
         let better = (over(&pooled), pooled.key()) < (over(&packed), packed.key());
         Ok(if better { pooled } else { packed })
     }
@@ -236,7 +215,7 @@ impl<'a> Run<'a> {
     /// Takes a plan for the best.
     fn found(&mut self, r: Schedule) {
         let (step_ns, evaluations) = (r.evaluation.step_ns, self.evaluations);
-        (self.request.watch)(Progress { step_ns, evaluations });
+        (self.common.request.watch)(Progress { step_ns, evaluations });
         self.best = Some(r);
     }
 
@@ -246,7 +225,7 @@ impl<'a> Run<'a> {
         if s.steps() > SMALL {
             return Ok(step);
         }
-        let capacity = self.request.capacity;
+        let capacity = self.common.request.capacity;
         let mut r = self.judge(s, &s.genotype)?;
         if r.evaluation.dev_bytes > capacity {
             r = self.judge(s, &s.genotype.clone().longest())?;
@@ -279,7 +258,11 @@ impl<'a> Run<'a> {
                 best = Some((step, s.clone()));
                 stale = 0;
             }
-            if step <= self.floor || stale > PATIENCE || self.work >= until || (self.request.stop)() {
+            if step <= self.common.floor
+                || stale > PATIENCE
+                || self.work >= until
+                || (self.common.request.stop)()
+            {
                 break;
             }
             s.time();
@@ -300,12 +283,12 @@ impl<'a> Run<'a> {
         s.commit();
         let mut present = self.value(&s, step)?;
         let mut best = (present, s.clone());
-        let floor = self.floor;
+        let floor = self.common.floor;
         let patience = PATIENCE_MOVES + 2 * s.open.len();
         let mut stale = 0;
         while self.work < until && best.0 > floor && stale < patience && !self.done() {
             stale += 1;
-            let with = (duals, self.precedence);
+            let with = (duals, self.common.precedence);
             let moved = lns::step(&mut s, with, &mut self.random, DECODES, &mut self.work);
             self.work += (DECODES * 2 * (s.steps() + s.open.len())) as u64;
             self.evaluations += DECODES as u64;

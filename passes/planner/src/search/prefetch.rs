@@ -26,7 +26,7 @@ impl<'a> Run<'a> {
         if !self.waits_for_input(best) {
             return Ok(());
         }
-        let p = self.p;
+        let p = self.common.p;
         let inputs: Vec<TensorId> =
             p.tensors.ids().filter(|&t| p.tensors[t].kind == TensorKind::Input).collect();
         let mut away = s.clone();
@@ -83,7 +83,7 @@ impl<'a> Run<'a> {
     /// Whether an op waits for an input's copy.
     fn waits_for_input(&self, r: &Schedule) -> bool {
         let input = |c: CommandIx| match r.trace.commands[c].kind {
-            CommandKind::In(t) => self.p.tensors[t].kind == TensorKind::Input,
+            CommandKind::In(t) => self.common.p.tensors[t].kind == TensorKind::Input,
             _ => false,
         };
         r.timeline.spans.values().any(|s| s.stall > 0 && s.cause.is_some_and(input))
@@ -91,7 +91,8 @@ impl<'a> Run<'a> {
 
     /// The step from which on some times as long is left as the copies of all inputs take.
     fn tail(&self, s: &State<'a>, inputs: &[TensorId], times: u64) -> StepPos {
-        let copies: u64 = inputs.iter().map(|&t| self.p.device.h2d_ns(self.p.tensors[t].size)).sum();
+        let copies: u64 =
+            inputs.iter().map(|&t| self.common.p.device.h2d_ns(self.common.p.tensors[t].size)).sum();
         let end = s.timing.end.last().copied().unwrap_or(0);
         s.timing.end.partition_point(|&at| at.saturating_add(copies.saturating_mul(times) / 2) <= end)
     }
@@ -103,14 +104,18 @@ impl<'a> Run<'a> {
         inputs: &[TensorId],
         from: StepPos,
     ) -> Result<Option<Schedule>, DecisionsError> {
-        if (self.request.stop)() {
+        if (self.common.request.stop)() {
             return Ok(None);
         }
-        let (capacity, work) = (self.request.capacity, self.limits.layout_work);
+        let (capacity, work) = (self.common.request.capacity, self.common.limits.layout_work);
         let options = Options { capacity: Some(capacity), work, seed: 0, all: true };
         let from: Vec<(TensorId, StepPos)> = inputs.iter().map(|&t| (t, from)).collect();
-        let r =
-            evaluate_prefetched(self.p, s.genotype.decisions(self.p), (&options, self.request.stop), &from)?;
+        let r = evaluate_prefetched(
+            self.common.p,
+            s.genotype.decisions(self.common.p),
+            (&options, self.common.request.stop),
+            &from,
+        )?;
         Ok(r.filter(|r| r.evaluation.dev_bytes <= capacity))
     }
 }

@@ -64,7 +64,7 @@ impl<'a> Run<'a> {
 
     /// The choice with a part of what capacity holds back given free around some waits, if that changes it.
     fn allow(&self, s: &State<'a>, waits: &[Wait], part: u64) -> Option<State<'a>> {
-        let capacity = self.request.capacity;
+        let capacity = self.common.request.capacity;
         let mut s = s.clone();
         for w in waits {
             for headroom in s.capacity.all.range_mut(w.from, w.to) {
@@ -78,11 +78,11 @@ impl<'a> Run<'a> {
 
     /// The plan of a choice, if it fits.
     fn fitting(&self, s: &State<'a>) -> Result<Option<Schedule>, DecisionsError> {
-        if (self.request.stop)() {
+        if (self.common.request.stop)() {
             return Ok(None);
         }
         let r = self.lay_out(&s.genotype)?;
-        Ok((r.evaluation.dev_bytes <= self.request.capacity).then_some(r))
+        Ok((r.evaluation.dev_bytes <= self.common.request.capacity).then_some(r))
     }
 }
 

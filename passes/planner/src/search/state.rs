@@ -217,23 +217,28 @@ impl<'a> State<'a> {
         let sequence = AccessSequence::new(self.p, steps.into_iter().map(|step| step.0).collect());
         let mut new = State::with_ids(self.p, sequence, ids, headroom, self.may);
         for t in self.p.tensors.ids() {
-            new.set_shadow(t, self.genotype.shadowed[t]);
-            let mut old =
-                self.genotype.sequence.gaps_of(t).filter(|&g| self.open[g] && self.swapped(g)).peekable();
-            if old.peek().is_none() {
-                continue;
-            }
-            let old: Vec<(TensorId, Option<StepId>)> = old.map(|g| self.key(g)).collect();
-            for g in new.genotype.sequence.gaps_of(t) {
-                if new.open[g] && old.contains(&new.key(g)) {
-                    new.set(g, true);
-                }
-            }
+            new.inherit(self, t);
         }
         new.journal.clear();
         std::mem::swap(&mut new.trial, &mut self.trial);
         let mut old = std::mem::replace(self, new);
         self.before = Some(old.before.take().unwrap_or_else(|| Box::new(old)));
+    }
+
+    /// Has a tensor on both sides when a step begins, and swaps it, as another choice does from the same
+    /// steps on.
+    pub(crate) fn inherit(&mut self, from: &State<'_>, t: TensorId) {
+        self.set_shadow(t, from.genotype.shadowed[t] && self.may_shadow(t));
+        let swapped = from.genotype.sequence.gaps_of(t).filter(|&g| from.open[g] && from.swapped(g));
+        let swapped: Vec<(TensorId, Option<StepId>)> = swapped.map(|g| from.key(g)).collect();
+        if swapped.is_empty() {
+            return;
+        }
+        for g in self.genotype.sequence.gaps_of(t) {
+            if self.open[g] && swapped.contains(&self.key(g)) {
+                self.set(g, true);
+            }
+        }
     }
 
     /// Steps of the sequence.
