@@ -187,8 +187,8 @@ fn every_plan_of_a_random_step_is_proved_at_every_budget() {
         let search = Search { order, ..Search::default() };
         let instance = Instance::of_graph(&source, profile, search.poses()).unwrap_or_else(|e| panic!("{e}"));
         let given = instance.given();
-        let kept = given.kept.evaluation.dev_bytes;
-        prove(&source, &given.apply(&given.kept).unwrap(), kept);
+        let kept = given.kept().evaluation.dev_bytes;
+        prove(&source, &given.apply(given.kept()).unwrap(), kept);
         let working_set = |c: &memc::Candidate| c.numbers().largest_working_set().1;
         let reserve = instance.reserve_bytes;
         let smallest = instance.smallest(search.allow).unwrap();
@@ -214,7 +214,7 @@ fn every_plan_of_a_random_step_is_proved_at_every_budget() {
         }
         let most = instance.candidates().iter().map(working_set).min().unwrap();
         let hopeless = (most + reserve).saturating_sub(64);
-        let keeps = instance.candidates().iter().any(|c| c.kept.evaluation.dev_bytes + reserve <= hopeless);
+        let keeps = instance.candidates().iter().any(|c| c.kept().evaluation.dev_bytes + reserve <= hopeless);
         // A plan above may need less than the quick method knew of.
         let smallest = instance.smallest(search.allow).unwrap();
         if hopeless < smallest && !keeps {

@@ -84,7 +84,7 @@ fn print(
     let row = |what: &str, unplanned: String, planned: String| vec![what.to_string(), unplanned, planned];
     let rows = [
         row("arena", Bytes(claims.unplanned_peak_bytes).short(), Bytes(meta.dev_bytes).short()),
-        row("step (modelled)", ms(instance.given().kept.evaluation.step_ns), ms(claims.step_ns)),
+        row("step (modelled)", ms(instance.given().kept().evaluation.step_ns), ms(claims.step_ns)),
         row("swapped out", "-".into(), Bytes(claims.swap_out_bytes).short()),
         row("swapped in", "-".into(), Bytes(claims.swap_in_bytes).short()),
         row("recomputed", "-".into(), recomputed),

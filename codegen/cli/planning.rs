@@ -155,7 +155,7 @@ fn moved(r: &Report) -> [String; 4] {
 }
 
 fn unplanned_peak(instance: &Instance) -> u64 {
-    instance.given().kept.evaluation.dev_bytes + instance.reserve_bytes
+    instance.given().kept().evaluation.dev_bytes + instance.reserve_bytes
 }
 
 pub(crate) fn sweep(args: &Sweep) -> Result<(), Failure> {

@@ -3,11 +3,12 @@
 //! An op that another waits for records an event of its own; the other waits for it. An event that the body
 //! waits on before it records it stands for the previous step and is recorded once in the prologue, which
 //! loads resident slots and copies them to their host shadows. The host writes inputs before anything is
-//! issued, once the previous step's copies of them are done, and reads outputs when their copies are.
+//! issued, once the previous step's copies of them and its kernels on the host are done, and reads outputs
+//! when their copies are.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use memc_ir::{Code, Def, Id, Module, OpId, Slice, SlotId, Space, Stream};
+use memc_ir::{Code, Def, Id, Module, OpId, Slice, SlotId, Space, Stream, ValueId};
 use memc_plan::{Action, Command, Plan, Queue, StateRole};
 
 use crate::LowerError;
@@ -43,6 +44,14 @@ pub(crate) fn emit(p: &mut Plan, m: &Module) -> Result<(), LowerError> {
     Ok(())
 }
 
+/// Whether a value shows the bytes of an input.
+fn is_input(m: &Module, mut v: ValueId) -> bool {
+    while let Some(op) = m.def_op(v).filter(|&op| m.ops[op].is_view()) {
+        v = m.ops[op].operands[0];
+    }
+    matches!(m.values[v].def, Def::Input(_))
+}
+
 fn command(queue: Queue, action: Action, label: &str) -> Command {
     Command { queue, action, label: label.to_string() }
 }
@@ -71,20 +80,21 @@ impl Emitter<'_> {
 
     fn body(&mut self, p: &mut Plan) -> Result<Vec<Command>, LowerError> {
         let m = self.m;
-        let reads_input =
-            |op: &OpId| m.ops[*op].operands.iter().any(|&v| matches!(m.values[v].def, Def::Input(_)));
+        let reads_input = |op: &OpId| m.ops[*op].operands.iter().any(|&v| is_input(m, v));
         let is_output = |op: &OpId| m.outputs.iter().any(|o| m.def_op(o.value) == Some(*op));
         let copies = |code: Code| m.order.iter().copied().filter(move |&op| m.ops[op].code == code);
         let last_input = copies(Code::SwapIn).rfind(|op| reads_input(op));
         let last_output = copies(Code::SwapOut).rfind(|op| is_output(op));
+        let on_host = m.order.iter().copied().filter(|&op| m.ops[op].on_host && !m.ops[op].is_view());
+        let last_on_host = { on_host }.rfind(reads_input);
         let waited_for = m.order.iter().flat_map(|&op| m.ops[op].waits.iter().map(|a| a.op));
-        for op in waited_for.chain(last_input).chain(last_output) {
+        for op in waited_for.chain(last_input).chain(last_on_host).chain(last_output) {
             let next = self.events.len() as u32;
             self.events.entry(op).or_insert(next);
         }
         let host = Queue::Host;
         let mut out = Vec::new();
-        if let Some(op) = last_input {
+        for op in last_input.into_iter().chain(last_on_host) {
             self.wait(op, host, &mut out);
         }
         for (i, input) in p.inputs.iter().enumerate() {

@@ -160,6 +160,7 @@ impl Module {
             origin: origin.to_string(),
             slots: Vec::new(),
             workspace: None,
+            on_host: false,
             clone_of: None,
             waits: Vec::new(),
         })

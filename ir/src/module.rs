@@ -150,7 +150,7 @@ pub enum Code {
 }
 
 words! {
-    /// A queue of the device. Ops of one stream run in order; streams run side by side.
+    /// A queue. Ops of one stream run in order; streams run side by side.
     pub enum Stream {
         /// Kernels.
         Compute = "compute",
@@ -158,6 +158,8 @@ words! {
         DeviceToHost = "d2h",
         /// Copies from host to device.
         HostToDevice = "h2d",
+        /// Kernels on the host, on values in host memory.
+        HostCompute = "cpu",
     }
 }
 
@@ -185,6 +187,8 @@ pub struct Op {
     pub slots: Vec<SlotId>,
     /// Mem phase: the slot of the op's scratch bytes.
     pub workspace: Option<SlotId>,
+    /// Mem phase: whether the op, a compute op, runs on the host.
+    pub on_host: bool,
     /// Mem phase: the op that this one recomputes. A claim for readers; nothing relies on it.
     pub clone_of: Option<OpId>,
     /// Mem phase: completions on other streams to wait for before starting.
@@ -195,6 +199,7 @@ impl Op {
     /// The stream that runs the op, or `None` for a slot's alloc and free.
     pub fn stream(&self) -> Option<Stream> {
         match self.code {
+            Code::Compute(_) if self.on_host => Some(Stream::HostCompute),
             Code::Compute(_) => Some(Stream::Compute),
             Code::SwapOut => Some(Stream::DeviceToHost),
             Code::SwapIn => Some(Stream::HostToDevice),

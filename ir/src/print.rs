@@ -258,6 +258,9 @@ impl Printer<'_> {
         if let Some(ws) = op.workspace {
             let _ = write!(line, " ws {}", slot_name(self.m, ws));
         }
+        if op.on_host {
+            line.push_str(" on cpu");
+        }
         if let Some(first) = op.clone_of.and_then(|o| self.m.ops.get(o)).and_then(|o| o.results.first()) {
             let _ = write!(line, " clone_of {}", self.value(*first));
         }

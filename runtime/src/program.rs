@@ -167,6 +167,11 @@ impl Program {
         Ok(program)
     }
 
+    /// Whether kernels run on the host.
+    pub(crate) fn has_host_kernels(&self) -> bool {
+        self.body.iter().any(|c| c.queue == Queue::CPU && matches!(c.action, Action::Launch(_)))
+    }
+
     /// The commands of one section.
     pub(crate) fn section(&self, section: Section) -> &[Command] {
         match section {

@@ -9,8 +9,9 @@ use std::{
 };
 
 use memc_gpu::{
-    Answer, Arch, Candidate, Clock, Driver, Facts, Function, GpuError, Graph, Graphs, LibraryAlgorithm,
-    LibraryAlgorithms, LibraryCall, LibraryOp, LibraryOptions, Region, Setting, Sizes, Stream, Word,
+    Answer, Arch, Candidate, Clock, Driver, Facts, Function, GpuError, Graph, Graphs, HostCall, HostWork,
+    LibraryAlgorithm, LibraryAlgorithms, LibraryCall, LibraryOp, LibraryOptions, Region, Setting, Sizes,
+    Stream, Word,
 };
 use memc_plan::{NoData, PlanFile};
 use memc_runtime::{Device, FeedOptions, Feeder, Initial, Program, Session, cpu, gpu};
@@ -135,6 +136,12 @@ impl Driver for Idle {
     }
     fn call(&mut self, _: LibraryOp, places: &[Region], _: Region) -> Result<(), GpuError> {
         self.commands += places.len();
+        Ok(())
+    }
+    fn take_work(&mut self, _: HostWork) -> HostCall {
+        HostCall(0)
+    }
+    fn call_host(&mut self, _: Stream, _: HostCall) -> Result<(), GpuError> {
         Ok(())
     }
     fn copy(&mut self, _: Stream, _: Region, _: Region) -> Result<(), GpuError> {

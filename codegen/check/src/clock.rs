@@ -1,4 +1,4 @@
-//! Vector clocks over the three device queues and the host.
+//! Vector clocks over the streams and the host.
 //!
 //! Every command ticks its own axis, so a stamp names one execution of one command, and `clock.covers(stamp)`
 //! says that this execution happens before whatever the clock belongs to (C. Fidge, "Timestamps in

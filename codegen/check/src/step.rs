@@ -278,8 +278,15 @@ pub(crate) fn entry<T>(table: &[T], index: u32) -> Option<&T> {
 fn misplaced(command: &Command, section: Section) -> Option<&'static str> {
     let on_host = command.queue == Queue::Host;
     match (&command.action, section) {
-        (Action::Launch { .. }, _) if on_host => Some("a launch runs on a device queue"),
-        (Action::Record { .. }, _) if on_host => Some("an event is recorded on a device queue"),
+        (Action::Launch { .. }, _) if command.queue.kernels_in().is_none() => {
+            Some("a launch runs on `compute` or `cpu`")
+        }
+        (action @ Action::Launch { .. }, _)
+            if action.slices().any(|slice| Some(slice.space) != command.queue.kernels_in()) =>
+        {
+            Some("a launch on `compute` reaches device memory alone, one on `cpu` host memory alone")
+        }
+        (Action::Record { .. }, _) if on_host => Some("an event is recorded on a stream"),
         (
             Action::Load { .. } | Action::Store { .. } | Action::HostWrite { .. } | Action::HostRead { .. },
             _,

@@ -4,7 +4,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use memc::{Error, Rewrites};
+use glob::Pattern;
+use memc::{Error, HostOps, Rewrites};
 use memc_planner::{Allow, Formulation, Order};
 
 use crate::values;
@@ -26,8 +27,17 @@ pub(crate) struct Target {
 }
 
 /// Options that decisions from a file leave nothing to say to.
-const FOR_PLANNERS: [&str; 7] =
-    ["decisions", "planner", "no_swap", "no_recompute", "fixed_order", "order", "formulation"];
+const FOR_PLANNERS: [&str; 9] = [
+    "decisions",
+    "planner",
+    "no_swap",
+    "no_recompute",
+    "fixed_order",
+    "order",
+    "formulation",
+    "no_host_ops",
+    "host",
+];
 
 /// Files with decisions.
 #[derive(Args, Clone)]
@@ -76,6 +86,13 @@ pub(crate) struct Effort {
     /// [default: the best of all]
     #[arg(hide_short_help = true, long, value_name = "NAME", value_parser = values::formulation)]
     pub(crate) formulation: Option<Formulation>,
+    /// Run every op on the device: no update of an optimizer on the host
+    #[arg(hide_short_help = true, long)]
+    pub(crate) no_host_ops: bool,
+    /// Run the updates of these states on the host, where the states then live; given several times, of all
+    /// [default: of those with which the step is fastest]
+    #[arg(hide_short_help = true, long, value_name = "GLOB", conflicts_with = "no_host_ops")]
+    pub(crate) host: Vec<Pattern>,
     /// Search effort: 0 is the first plan found, 5 the most
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(0..=5))]
     pub(crate) effort: u32,
@@ -122,6 +139,11 @@ impl Effort {
                 _ => None,
             },
             formulation: self.formulation,
+            host: match (self.no_host_ops, &self.host[..]) {
+                (true, _) => HostOps::None,
+                (false, []) => HostOps::Best,
+                (false, patterns) => HostOps::Updating(patterns.to_vec()),
+            },
             effort: self.effort,
             seed: self.search_seed,
             time_limit: self.time_limit,

@@ -76,8 +76,8 @@ pub(crate) fn update(call: &Call) -> Option<(Body, usize)> {
             );
             if *bias_correction {
                 before.push_str(
-                    "if (a5[0] >= 1) {\n  first = (f32)(1.0 - pow((f64)alpha, (f64)a5[0]));\n  \
-                     root = (f32)sqrt(1.0 - pow((f64)beta, (f64)a5[0]));\n}\n",
+                    "if (a5[0] >= 1) {\n  first = (f32)(1.0 - power(alpha, a5[0]));\n  \
+                     root = (f32)sqrt(1.0 - power(beta, a5[0]));\n}\n",
                 );
             }
             // The one form corrects the denominator, the other the step size.

@@ -40,7 +40,7 @@ pub(crate) fn picture() -> Result<String, Error> {
     let compiled =
         compile(&model, &Options { budget: Some(Size::Bytes(budget)), search, ..Options::default() })?;
 
-    let unplanned = &compiled.instance.given().kept;
+    let unplanned = &compiled.instance.given().kept();
     let (_, planned) = compiled.outcome.require(&compiled.instance, compiled.allow)?;
     let (before, after) = (unplanned.evaluation.step_ns, planned.evaluation.step_ns);
     let curves = [

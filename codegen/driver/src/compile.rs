@@ -70,7 +70,7 @@ impl Compiled {
 
     /// Arena of the unplanned step, reserve included, in bytes.
     pub fn unplanned_peak_bytes(&self) -> u64 {
-        self.instance.given().kept.evaluation.dev_bytes + self.instance.reserve_bytes
+        self.instance.given().kept().evaluation.dev_bytes + self.instance.reserve_bytes
     }
 
     /// The certified bound on the step in ns, and its extent.
@@ -163,7 +163,7 @@ impl Job<'_> {
             budget_bytes: self.budget.unwrap_or(e.dev_bytes + profile.reserve_bytes),
             reserve_bytes: profile.reserve_bytes,
             claims: Claims {
-                unplanned_peak_bytes: self.instance.given().kept.evaluation.dev_bytes,
+                unplanned_peak_bytes: self.instance.given().kept().evaluation.dev_bytes,
                 ideal_ns: self.instance.ideal_ns(),
                 step_ns: e.step_ns,
                 recompute_ns: e.recompute_ns,
@@ -203,7 +203,7 @@ impl Job<'_> {
             Err(e) => return e,
         };
         // Bytes that pass through host memory in any case.
-        let least = self.instance.given().kept.evaluation.host_bytes;
+        let least = self.instance.given().kept().evaluation.host_bytes;
         let more = if smallest > self.budget.unwrap_or(u64::MAX) && least <= most {
             format!(", or --gpu-mem {smallest}B or more, which needs no swapping")
         } else {

@@ -8,8 +8,9 @@ use memc_planner::Allow;
 use memc_planner::{OpPos, Tensor, TensorId};
 use serde::Serialize;
 
+use crate::candidate::Poses;
 use crate::error::Error;
-use crate::instance::{Instance, Poses};
+use crate::instance::Instance;
 use crate::source::{Model, SavedActivations, Work};
 use crate::watch::{Event, Watch};
 
@@ -76,7 +77,7 @@ pub fn estimate(model: &Model, watch: &dyn Watch) -> Result<Estimate, Error> {
         persistent_bytes: b.weights + b.gradients + b.optimizer + b.buffers + b.constants,
         reserve_bytes: instance.reserve_bytes,
         memory_bytes: model.profile.memory_bytes,
-        peak_bytes: instance.given().kept.evaluation.dev_bytes + instance.reserve_bytes,
+        peak_bytes: instance.given().kept().evaluation.dev_bytes + instance.reserve_bytes,
         smallest_feasible_bytes: smallest,
         largest_working_set_bytes: working_set,
         largest_working_set_op: p.numbers.ops.get(position).map(|op| op.label.clone()).unwrap_or_default(),

@@ -3,10 +3,10 @@
 
 use memc_ir::Arena;
 use memc_planner::attribution::{self, Back, Cause, Late, account};
-use memc_planner::{OpPos, Resident, Schedule, TensorId};
+use memc_planner::{HostOpIx, OpPos, Resident, Schedule, TensorId};
 use serde::{Serialize, Serializer};
 
-use crate::instance::Candidate;
+use crate::candidate::Candidate;
 use crate::report::over;
 
 /// A plan explained. Times in ns.
@@ -157,6 +157,11 @@ impl Names<'_> {
         if self.0.model().is_some() { op.label.clone() } else { op.name.clone() }
     }
 
+    fn host_op(&self, op: HostOpIx) -> String {
+        let Some(op) = self.0.numbers().host_ops.get(op) else { return String::new() };
+        if self.0.model().is_some() { op.label.clone() } else { op.name.clone() }
+    }
+
     fn gap(&self, gap: &attribution::Gap) -> Gap {
         Gap {
             after: gap.after.map(|op| self.op(op)),
@@ -201,6 +206,7 @@ impl Names<'_> {
                     Late::Link => "the link".into(),
                     Late::Op(op) => format!("room: {}", self.op(op)),
                     Late::Out(t) => format!("room: {} on its way out", self.tensor(t)),
+                    Late::Host(op) => format!("{} on the host", self.host_op(op)),
                     Late::Step => "the step before".into(),
                 };
                 (format!("{} coming in", self.tensor(t)), late)

@@ -5,11 +5,12 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 
 use memc_ir::{Bytes, Module};
-use memc_passes::plan::{Infeasible, Problem, bufferize};
+use memc_passes::plan::{Infeasible, Problem};
 use memc_passes::{DeviceProfile, Pipeline};
 use memc_planner::bound;
-use memc_planner::{ALIGN, Allow, Decisions, Formulation, Order, Pose, Request, Schedule, evaluate};
+use memc_planner::{ALIGN, Allow, Formulation, Order, Pose, Request};
 
+use crate::candidate::{Candidate, HostOps, Poses, named, shares, updating};
 use crate::device::AUTO;
 use crate::error::{Error, NoFit};
 use crate::machine::{host_memory, read_text};
@@ -25,82 +26,6 @@ pub enum Size {
     Percent(f64),
     /// Share of what the unplanned step takes, the device's reserve included, in percent.
     PeakPercent(f64),
-}
-
-/// Poses of a problem that are tried; `None`: every one worth trying.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Poses {
-    /// The formulation of a model's gradients.
-    pub formulation: Option<Formulation>,
-    /// The order of the ops.
-    pub order: Option<Order>,
-}
-
-impl Poses {
-    /// Every formulation in the order as given.
-    pub const GIVEN: Poses = Poses { formulation: None, order: Some(Order::Given) };
-
-    fn includes(self, pose: Pose) -> bool {
-        self.formulation.is_none_or(|f| f == pose.formulation) && self.order.is_none_or(|o| o == pose.order)
-    }
-}
-
-impl From<Pose> for Poses {
-    fn from(pose: Pose) -> Poses {
-        Poses { formulation: Some(pose.formulation), order: Some(pose.order) }
-    }
-}
-
-/// A problem in one pose.
-pub struct Candidate {
-    /// Its formulation and order.
-    pub pose: Pose,
-    /// The unplanned step.
-    pub kept: Schedule,
-    of: Of,
-}
-
-enum Of {
-    Model(Box<Problem>),
-    Numbers(Box<memc_planner::Problem>),
-}
-
-impl Candidate {
-    fn new(pose: Pose, of: Of) -> Result<Candidate, Error> {
-        let mut candidate = Candidate { pose, kept: Schedule::default(), of };
-        let p = candidate.numbers();
-        candidate.kept = evaluate(p, Decisions::keep_all(p)).map_err(|e| Error::Internal(e.to_string()))?;
-        Ok(candidate)
-    }
-
-    /// The problem in numbers.
-    pub fn numbers(&self) -> &memc_planner::Problem {
-        match &self.of {
-            Of::Model(p) => &p.numbers,
-            Of::Numbers(p) => p,
-        }
-    }
-
-    /// Time of all ops in ns, each once.
-    pub fn compute_ns(&self) -> u64 {
-        self.numbers().compute_ns()
-    }
-
-    /// The problem of a model; `None` for one that was read as numbers.
-    pub fn model(&self) -> Option<&Problem> {
-        match &self.of {
-            Of::Model(p) => Some(p),
-            Of::Numbers(_) => None,
-        }
-    }
-
-    /// Carries a plan out: the memory IR of a model's step.
-    pub fn apply(&self, plan: &Schedule) -> Result<Module, Error> {
-        let Some(problem) = self.model() else {
-            return Err(Error::Internal("the problem is not a model's".into()));
-        };
-        bufferize(problem, plan).map_err(|e| Error::Internal(e.to_string()))
-    }
 }
 
 /// A planning problem and its device.
@@ -161,15 +86,16 @@ impl Instance {
         }
         let at = |e| Error::Model(format!("{}: {e}", source.path.display()));
         let numbers = memc_planner::json::parse(&read_text(&source.path)?).map_err(at)?;
-        Instance::of_numbers(numbers)
+        Instance::of_numbers(numbers, &poses.host)
     }
 
     /// The instance of a problem in numbers.
-    pub fn of_numbers(numbers: memc_planner::Problem) -> Result<Instance, Error> {
+    pub fn of_numbers(numbers: memc_planner::Problem, host: &HostOps) -> Result<Instance, Error> {
         let memory_bytes = Some(numbers.device.memory_bytes).filter(|&b| b > 0);
-        let given = Candidate::new(Pose::default(), Of::Numbers(Box::new(numbers)))?;
+        let given = Candidate::of_numbers(Pose::default(), numbers)?;
         let ideal_ns = given.compute_ns();
-        Ok(Instance::new(vec![given], 0, ideal_ns, (0, memory_bytes)))
+        let (candidates, first) = place(vec![given], 0, host)?;
+        Ok(Instance::new(candidates, first, ideal_ns, (0, memory_bytes)))
     }
 
     /// The instance of a model, in some poses.
@@ -190,33 +116,31 @@ impl Instance {
         profile: &DeviceProfile,
         poses: Poses,
     ) -> Result<Instance, Error> {
-        let problem = |pose, graph: &Module| {
-            let p = Problem::new(graph, profile)?;
-            Candidate::new(pose, Of::Model(Box::new(p)))
+        let problem = |formulation, order, graph: &Module| {
+            let pose = Pose { formulation, order, host: Vec::new() };
+            Candidate::of_model(pose, Problem::new(graph, profile)?)
         };
         let mut candidates = Vec::new();
         let mut ideal_ns = u64::MAX;
         for &(formulation, graph) in graphs {
-            let given = Pose { formulation, order: Order::Given };
-            let candidate = problem(given, graph)?;
+            let candidate = problem(formulation, Order::Given, graph)?;
             ideal_ns = ideal_ns.min(candidate.compute_ns());
             // Plans are compared with the unplanned step of the first, tried or not.
-            if candidates.is_empty() || poses.includes(given) {
+            if candidates.is_empty() || poses.includes(formulation, Order::Given) {
                 candidates.push(candidate);
             }
-            let pose = Pose { order: Order::Greedy, ..given };
-            if !poses.includes(pose) {
+            if !poses.includes(formulation, Order::Greedy) {
                 continue;
             }
             let module = greedy(graph, profile)?;
             if poses.order.is_some() || module.order != graph.order {
-                candidates.push(problem(pose, &module)?);
+                candidates.push(problem(formulation, Order::Greedy, &module)?);
             }
         }
         if candidates.is_empty() {
             return Err(Error::Internal("a model has no graph".into()));
         }
-        let mut first = usize::from(!poses.includes(Pose::default()));
+        let mut first = usize::from(!poses.includes(Formulation::Own, Order::Given));
         if candidates.len() == first {
             let name = poses.formulation.map_or("", Formulation::name);
             return Err(Error::Usage(format!("the model has no other formulation `{name}`")));
@@ -225,6 +149,7 @@ impl Instance {
             candidates.retain(|c| c.pose == Pose::default() || c.pose.formulation != Formulation::Own);
             first = 1;
         }
+        let (candidates, first) = place(candidates, first, &poses.host)?;
         let own = profile.memory_bytes;
         let memory_bytes = own.or_else(|| (profile.name == "cpu").then(host_memory).flatten());
         Ok(Instance::new(candidates, first, ideal_ns, (profile.reserve_bytes, memory_bytes)))
@@ -250,6 +175,12 @@ impl Instance {
         &self.candidates[self.first..]
     }
 
+    /// Indices of the candidates that have just these ops on the host.
+    pub(crate) fn with_host_ops(&self, host: &[String]) -> impl Iterator<Item = usize> {
+        let all = self.candidates().iter().enumerate();
+        all.filter(move |(_, c)| c.pose.host == host).map(|(at, _)| at)
+    }
+
     /// Name of the model or problem.
     pub fn name(&self) -> &str {
         &self.given().numbers().name
@@ -269,7 +200,7 @@ impl Instance {
                 Ok((memory as f64 * percent / 100.0) as u64)
             }
             Size::PeakPercent(percent) => {
-                let peak = self.given().kept.evaluation.dev_bytes.saturating_add(self.reserve_bytes);
+                let peak = self.given().kept().evaluation.dev_bytes.saturating_add(self.reserve_bytes);
                 Ok((peak as f64 * percent / 100.0) as u64)
             }
         }
@@ -302,8 +233,10 @@ impl Instance {
             return Ok(known.min(planned));
         }
         let mut least = u64::MAX;
-        for o in self.candidates() {
-            least = least.min(smallest(o, allow)?);
+        // Of shares of ops on the host that may be chosen, none is asked.
+        let host = self.candidates().first().map_or(&[][..], |first| &first.pose.host);
+        for at in self.with_host_ops(host) {
+            least = least.min(smallest(&self.candidates()[at], allow)?);
         }
         let total = least.saturating_add(self.reserve_bytes);
         self.smallest.borrow_mut().insert(allow, total);
@@ -327,11 +260,18 @@ impl Instance {
         })
     }
 
-    /// The certified bound in ns on plans of every formulation, in the order of a pose, or in any.
-    pub fn least_bound(&self, budget: u64, allow: Allow, order: Option<Order>) -> Option<u64> {
+    /// The certified bound in ns on plans of every formulation, in the order of a pose, or in any, with these
+    /// ops on the host.
+    pub fn least_bound(
+        &self,
+        budget: u64,
+        allow: Allow,
+        order: Option<Order>,
+        host: &[String],
+    ) -> Option<u64> {
         let mut least: Option<u64> = None;
         let mut candidates: Vec<(u64, usize)> =
-            self.candidates().iter().enumerate().map(|(at, c)| (c.compute_ns(), at)).collect();
+            self.with_host_ops(host).map(|at| (self.candidates()[at].compute_ns(), at)).collect();
         candidates.sort_unstable();
         for (compute_ns, at) in candidates {
             // No bound is below the sum of the ops' times.
@@ -393,10 +333,39 @@ impl Instance {
     }
 }
 
+/// Candidates with ops on the host: besides those without, or in their place. Returns them with the index of
+/// the first that is tried.
+fn place(
+    mut candidates: Vec<Candidate>,
+    first: usize,
+    host: &HostOps,
+) -> Result<(Vec<Candidate>, usize), Error> {
+    match host {
+        HostOps::None => {}
+        HostOps::Best => {
+            let given = candidates[first..].iter().filter(|c| c.pose.order == Order::Given);
+            let placed: Vec<Candidate> = given.flat_map(shares).collect();
+            candidates.extend(placed);
+        }
+        HostOps::Named(_) | HostOps::Updating(_) => {
+            let placed = candidates[first..].iter().map(|c| match host {
+                HostOps::Updating(patterns) => updating(c, patterns),
+                HostOps::Named(names) => named(c, names),
+                HostOps::None | HostOps::Best => named(c, &[]),
+            });
+            let placed = placed.collect::<Result<Vec<_>, _>>()?;
+            candidates.truncate(1);
+            candidates.extend(placed);
+            return Ok((candidates, 1));
+        }
+    }
+    Ok((candidates, first))
+}
+
 /// Whether another formulation takes no more time than the model's own, and no more memory.
 fn is_beaten(candidates: &[Candidate]) -> bool {
     let [own, others @ ..] = candidates else { return false };
-    let bytes = |c: &Candidate| c.kept.evaluation.dev_bytes;
+    let bytes = |c: &Candidate| c.kept().evaluation.dev_bytes;
     others.iter().any(|other| {
         let comparable = other.pose.formulation != Formulation::Own && other.pose.order == own.pose.order;
         comparable && other.compute_ns() <= own.compute_ns() && bytes(other) <= bytes(own)
@@ -413,7 +382,7 @@ fn greedy(graph: &Module, profile: &DeviceProfile) -> Result<Module, Error> {
 
 /// The smallest arena for which a quick method knows a plan.
 fn smallest(o: &Candidate, allow: Allow) -> Result<u64, Error> {
-    let kept = o.kept.evaluation.dev_bytes;
+    let kept = o.kept().evaluation.dev_bytes;
     let request = Request { allow, ..Request::new(kept) };
     memc_baselines::smallest(o.numbers(), kept, &request).map_err(|e| Error::Internal(e.to_string()))
 }

@@ -13,6 +13,7 @@
 mod alloc;
 mod anytime;
 mod bound;
+mod candidate;
 mod check;
 mod compare;
 mod compile;
@@ -34,13 +35,14 @@ mod watch;
 
 pub use alloc::{AllocOptions, Allocation, End, allocate};
 pub use bound::{BoundReport, BoundRow, bounds};
+pub use candidate::{Candidate, HostOps, Poses};
 pub use check::{Against, Rejection, check, open};
 pub use compare::{Comparison, compare};
 pub use compile::{Compiled, Options, compile};
 pub use error::{Error, NoFit};
 pub use estimate::{Estimate, estimate};
 pub use explain::{Does, Explanation, Gap, Stall, TensorFate, explain};
-pub use instance::{Bounds, Candidate, Instance, Poses, Size, and_reserve};
+pub use instance::{Bounds, Instance, Size, and_reserve};
 pub use machine::read_text;
 pub use max_batch::{MaxBatch, MaxBatchOptions, Probe, max_batch};
 /// Limits of [`Options::conv_workspace`].

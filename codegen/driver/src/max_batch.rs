@@ -210,7 +210,7 @@ impl Hunt<'_> {
     fn probe(&mut self, size: u64) -> Result<Option<(Instance, Probe)>, Error> {
         match self.instance(size, &Quiet(self.watch)) {
             Ok(instance) => {
-                let kept = &instance.given().kept.evaluation;
+                let kept = &instance.given().kept().evaluation;
                 let unplanned_peak_bytes = kept.dev_bytes + instance.reserve_bytes;
                 let probe = Probe {
                     size,

@@ -7,8 +7,9 @@ use memc_ir::Bytes;
 use memc_passes::DeviceProfile;
 use memc_planner::{Allow, Decisions, Formulation, NoPlan, Order, Planner, Request, Schedule, replay, widen};
 
+use crate::candidate::{Candidate, HostOps, Poses};
 use crate::error::Error;
-use crate::instance::{Candidate, Instance, Poses};
+use crate::instance::Instance;
 use crate::machine::{now, since};
 use crate::race::race;
 use crate::watch::Watch;
@@ -32,6 +33,8 @@ pub struct Search {
     pub order: Option<Order>,
     /// Formulation of the candidates; `None`: the best of all.
     pub formulation: Option<Formulation>,
+    /// Ops of the candidates on the host.
+    pub host: HostOps,
     /// Effort, from 0 for the first plan found to 5.
     pub effort: u32,
     /// Seed of everything random.
@@ -47,6 +50,7 @@ impl Default for Search {
             allow: Allow::ALL,
             order: None,
             formulation: None,
+            host: HostOps::Best,
             effort: 2,
             seed: 0,
             time_limit: None,
@@ -58,7 +62,7 @@ impl Search {
     /// Poses in which an instance is to be made.
     pub fn poses(&self) -> Poses {
         let order = self.order.or_else(|| (!self.allow.reorder).then_some(Order::Given));
-        Poses { formulation: self.formulation, order }
+        Poses { formulation: self.formulation, order, host: self.host.clone() }
     }
 
     pub(crate) fn request(&self, capacity: u64) -> Request<'static> {
@@ -142,13 +146,20 @@ impl Outcome {
     }
 
     /// The certified bound that holds for the plan, in ns, and its extent: the orders of the candidates where
-    /// the plan keeps its own's, else every order. Either holds for every formulation.
+    /// the plan keeps its own's, else every order. Either holds for every formulation, with the ops on the host
+    /// that the plan has there.
     pub fn bound(&self, instance: &Instance, allow: Allow) -> Option<(u64, &'static str)> {
         let solved = self.plan.as_ref().ok()?;
         let decisions = &solved.schedule.decisions;
-        let order = decisions.keeps_order().then_some(decisions.pose.order);
-        let extent = if order.is_some() { "fixed order" } else { "any order" };
-        Some((instance.least_bound(self.budget, allow, order)?, extent))
+        let pose = &decisions.pose;
+        let order = decisions.keeps_order().then_some(pose.order);
+        let extent = match (order.is_some(), pose.host.is_empty()) {
+            (true, true) => "fixed order",
+            (false, true) => "any order",
+            (true, false) => "fixed order, these ops on the host",
+            (false, false) => "any order, these ops on the host",
+        };
+        Some((instance.least_bound(self.budget, allow, order, &pose.host)?, extent))
     }
 }
 

@@ -1,8 +1,9 @@
-//! The candidates of an instance in a race: the formulation and order whose plan is fastest.
+//! The candidates of an instance in a race: the formulation, the order, and the ops on the host whose plan is
+//! fastest.
 //!
 //! Formulations in the order as given are planned with less effort first, then other orders of the most
-//! promising, and the best again with all effort. No candidate is planned whose bound is no better than a
-//! plan that is known.
+//! promising, and the best again with all effort. Where that leaves the step longer than ideal, more and fewer
+//! updates run on the host. No candidate is planned whose bound is no better than a plan that is known.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -11,8 +12,9 @@ use std::time::{Duration, Instant as Time};
 use memc_baselines::PLANNERS;
 use memc_planner::{Alive, NoPlan, Order, Progress, Request, Schedule, TensorKind};
 
+use crate::candidate::Candidate;
 use crate::error::Error;
-use crate::instance::{Candidate, Instance};
+use crate::instance::Instance;
 use crate::machine::{now, since};
 use crate::plan::{Outcome, Search, Solved};
 use crate::watch::{Event, Found, Generation, Hold, Watch};
@@ -26,6 +28,9 @@ const CLOSE: u64 = 200;
 /// Most candidates that are planned with all effort.
 const FINALISTS: usize = 2;
 
+/// Ops may run on the host where the step is longer than the ideal one by this part.
+const WORTH_HOST: u64 = 50;
+
 /// Runs a planner on the candidates and keeps the fastest plan.
 pub(crate) fn race(
     instance: &Instance,
@@ -35,7 +40,8 @@ pub(crate) fn race(
 ) -> Result<Outcome, Error> {
     watch.event(Event::Stage("proving a bound"));
     let order = (!search.allow.reorder).then_some(search.order.unwrap_or_default());
-    let bound = || instance.least_bound(budget, search.allow, order);
+    let first = instance.candidates().first().map_or_else(Vec::new, |first| first.pose.host.clone());
+    let bound = || instance.least_bound(budget, search.allow, order, &first);
     let bound_ns = watch.is_seen().then(bound).flatten().unwrap_or(0);
     watch.event(Event::Stage("planning"));
     let session = Session {
@@ -48,9 +54,13 @@ pub(crate) fn race(
         ideal_ns: instance.ideal_ns(),
         bound_ns,
     };
-    let mut race = Race { instance, budget, search, session, best: None, failure: None, evaluations: 0 };
+    let (entered, others) =
+        (0..instance.candidates().len()).partition(|&at| instance.candidates()[at].pose.host == first);
+    let mut race =
+        Race { instance, budget, search, session, entered, best: None, failure: None, evaluations: 0 };
     race.keep();
     race.run();
+    race.move_to_host(others);
     race.finish()
 }
 
@@ -60,6 +70,8 @@ struct Race<'a> {
     budget: u64,
     search: &'a Search,
     session: Session<'a>,
+    /// The candidates with the ops on the host that the first has there.
+    entered: Vec<usize>,
     best: Option<Solved>,
     failure: Option<NoPlan>,
     evaluations: u64,
@@ -68,17 +80,17 @@ struct Race<'a> {
 impl Race<'_> {
     /// Takes note of the candidates whose tensors can all stay.
     fn keep(&mut self) {
-        let fitting: Vec<usize> = (0..self.candidates().len()).filter(|&at| self.fits(at)).collect();
+        let fitting: Vec<usize> = self.entered.iter().copied().filter(|&at| self.fits(at)).collect();
         for at in fitting {
-            let kept = self.candidates()[at].kept.clone();
+            let kept = self.candidates()[at].kept().clone();
             self.offer(at, kept, 1);
         }
     }
 
     /// Plans the other candidates, and those where a search can hide copies of inputs.
     fn run(&mut self) {
-        let mut open: Vec<usize> =
-            (0..self.candidates().len()).filter(|&at| !self.fits(at) || self.is_default()).collect();
+        let mut open = self.entered.clone();
+        open.retain(|&at| !self.fits(at) || self.is_default());
         open.retain(|&at| !self.is_hopeless(at));
         // The first that may be skipped are the slowest.
         open.sort_by_key(|&at| self.candidates()[at].compute_ns());
@@ -104,6 +116,32 @@ impl Race<'_> {
         let finalists = near(&times);
         for (turn, &at) in finalists.iter().take(FINALISTS).enumerate() {
             self.plan(at, effort, (turns + turn + 1 - finalists.len().min(FINALISTS), turns));
+        }
+    }
+
+    /// Plans candidates with other ops on the host, of the formulation whose plan is the best so far: the one
+    /// with the most of them first, and fewer for as long as that is faster.
+    fn move_to_host(&mut self, mut others: Vec<usize>) {
+        let ideal = self.instance.ideal_ns();
+        if !self.is_default() || self.step_ns() <= ideal + ideal / WORTH_HOST {
+            return;
+        }
+        if let Some(best) = &self.best {
+            let formulation = self.candidates()[best.at].pose.formulation;
+            others.retain(|&at| self.candidates()[at].pose.formulation == formulation);
+        }
+        let (effort, turns) = (self.search.effort, others.len() + 1);
+        let mut fastest: Option<(u64, usize)> = None;
+        for (turn, at) in others.into_iter().enumerate() {
+            let step_ns = self.plan(at, effort.saturating_sub(1), (turn + 1, turns));
+            if fastest.is_some_and(|(fastest, _)| step_ns.is_none_or(|ns| ns >= fastest)) {
+                break;
+            }
+            fastest = fastest.into_iter().chain(step_ns.map(|ns| (ns, at))).min();
+        }
+        let Some((step_ns, at)) = fastest else { return };
+        if effort >= HEATS && step_ns <= self.step_ns() + self.step_ns() / CLOSE {
+            self.plan(at, effort, (turns, turns));
         }
     }
 
@@ -156,7 +194,7 @@ impl Race<'_> {
     /// Takes a plan for the best if it is.
     fn offer(&mut self, at: usize, mut schedule: Schedule, evaluations: u64) {
         self.evaluations += evaluations;
-        schedule.decisions.pose = self.candidates()[at].pose;
+        schedule.decisions.pose = self.candidates()[at].pose.clone();
         self.session.found(schedule.evaluation.step_ns, self.evaluations);
         if self.best.as_ref().is_none_or(|b| schedule.key() < b.schedule.key()) {
             self.best = Some(Solved { at, schedule });
@@ -169,7 +207,7 @@ impl Race<'_> {
 
     /// Whether everything of a candidate can stay.
     fn fits(&self, at: usize) -> bool {
-        self.candidates()[at].kept.evaluation.dev_bytes <= self.instance.capacity(self.budget)
+        self.candidates()[at].kept().evaluation.dev_bytes <= self.instance.capacity(self.budget)
     }
 
     fn is_default(&self) -> bool {
@@ -206,7 +244,7 @@ impl Race<'_> {
     }
 
     fn finish(self) -> Result<Outcome, Error> {
-        let Race { instance, budget, search, session, best, failure, evaluations } = self;
+        let Race { instance, budget, search, session, best, failure, evaluations, .. } = self;
         let (begun, stopped, watch) = (session.begun, session.cut.load(Ordering::Relaxed), session.watch);
         drop(session);
         // From here on a request to stop is for the work that follows.
@@ -248,11 +286,11 @@ fn near(times: &[(u64, usize)]) -> Vec<usize> {
 /// step and once for the next.
 fn beyond(o: &Candidate, search: &Search, request: &Request<'_>) -> (Schedule, u64) {
     let inputs = o.numbers().tensors.values().filter(|t| t.kind == TensorKind::Input).map(|t| t.bytes);
-    let room = inputs.fold(o.kept.evaluation.dev_bytes, |room, bytes| room.saturating_add(2 * bytes));
+    let room = inputs.fold(o.kept().evaluation.dev_bytes, |room, bytes| room.saturating_add(2 * bytes));
     let request = Request { capacity: request.capacity.min(room), ..*request };
     match memc_planner::solve(o.numbers(), search.planner, &request) {
-        Ok(found) if found.0.evaluation.step_ns < o.kept.evaluation.step_ns => found,
-        other => (o.kept.clone(), other.map_or(1, |found| found.1)),
+        Ok(found) if found.0.evaluation.step_ns < o.kept().evaluation.step_ns => found,
+        other => (o.kept().clone(), other.map_or(1, |found| found.1)),
     }
 }
 

@@ -74,7 +74,7 @@ impl Report {
         let e = found.map(|(_, r)| r.evaluation);
         let bound = outcome.bound(instance, allow);
         let over_step = |ns: u64| over(e?.step_ns, ns);
-        let unplanned = instance.given().kept.evaluation;
+        let unplanned = instance.given().kept().evaluation;
         let ideal_ns = instance.ideal_ns();
         Ok(Report {
             problem: instance.name().to_string(),

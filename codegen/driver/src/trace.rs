@@ -121,6 +121,7 @@ fn stream(queue: Queue) -> Option<memc_planner::Stream> {
         Queue::COMPUTE => Some(memc_planner::Stream::Compute),
         Queue::D2H => Some(memc_planner::Stream::DeviceToHost),
         Queue::H2D => Some(memc_planner::Stream::HostToDevice),
+        Queue::CPU => Some(memc_planner::Stream::HostCompute),
         Queue::Host => None,
     }
 }

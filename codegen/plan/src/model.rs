@@ -104,7 +104,7 @@ pub struct Claims {
 /// Issuer of commands in order: a stream of the device, or the host itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Queue {
-    /// A stream of the device.
+    /// A stream, of the device or of kernels on the host.
     Device(Stream),
     /// The issuing host thread: a command is complete before the next one is issued.
     Host,

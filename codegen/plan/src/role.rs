@@ -2,7 +2,7 @@
 
 use std::{error, fmt, str::FromStr};
 
-use memc_ir::{OutputRole, Role, Stream};
+use memc_ir::{OutputRole, Role, Space, Stream};
 
 use crate::{Queue, StateRole};
 
@@ -13,16 +13,25 @@ impl Queue {
     pub const D2H: Queue = Queue::Device(Stream::DeviceToHost);
     /// The stream of copies from the host to the device.
     pub const H2D: Queue = Queue::Device(Stream::HostToDevice);
-    /// All queues, by index.
-    pub const ALL: [Queue; 4] = [Queue::COMPUTE, Queue::D2H, Queue::H2D, Queue::Host];
+    /// The stream of kernels on the host.
+    pub const CPU: Queue = Queue::Device(Stream::HostCompute);
+    /// All queues, by index: those of streams as [`Stream::ALL`], and the host's.
+    pub const ALL: [Queue; 5] = [Queue::COMPUTE, Queue::D2H, Queue::H2D, Queue::CPU, Queue::Host];
 
     /// Position in [`Queue::ALL`].
     pub const fn index(self) -> usize {
         match self {
-            Queue::COMPUTE => 0,
-            Queue::D2H => 1,
-            Queue::H2D => 2,
-            Queue::Host => 3,
+            Queue::Device(stream) => stream as usize,
+            Queue::Host => Stream::ALL.len(),
+        }
+    }
+
+    /// The arena whose bytes kernels of the queue read and write; `None` where no kernels run.
+    pub const fn kernels_in(self) -> Option<Space> {
+        match self {
+            Queue::COMPUTE => Some(Space::Dev),
+            Queue::CPU => Some(Space::Host),
+            Queue::D2H | Queue::H2D | Queue::Host => None,
         }
     }
 

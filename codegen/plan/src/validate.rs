@@ -51,7 +51,7 @@ impl Plan {
     /// Checks the rules that a plan in a file satisfies:
     /// - Indices and events are in range, and there are no more events than commands.
     /// - Slices are within the arenas, with one slice per operand and result, and equal lengths in copies.
-    /// - Host commands are on the host.
+    /// - Host commands are on the host; kernels are on a queue that runs them, with slices of its arena.
     /// - State names are unique; initial data has the length of the state's slot and is in its place.
     /// - The hash of the source is that of its text.
     /// - Every launch has the workspace that the tuning section asks for.
@@ -170,7 +170,19 @@ impl Plan {
         let action = &command.action;
         let on_host = command.queue == Queue::Host;
         match action {
-            Action::Launch { .. } | Action::Record { .. } => {
+            Action::Launch { .. } => {
+                let arena = command.queue.kernels_in();
+                rule(arena.is_some(), &|| format!("no kernel runs on `{}`", command.queue))?;
+                let other = action.slices().find(|slice| Some(slice.space) != arena);
+                rule(other.is_none(), &|| {
+                    format!(
+                        "a kernel on `{}` cannot reach the {} arena",
+                        command.queue,
+                        other.map_or("", |slice| slice.space.name())
+                    )
+                })?;
+            }
+            Action::Record { .. } => {
                 rule(!on_host, &|| format!("`{}` cannot run on the host", action.name()))?;
             }
             Action::Load { .. }

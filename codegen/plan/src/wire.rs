@@ -371,6 +371,7 @@ impl Field for Queue {
             Queue::Device(Stream::DeviceToHost) => 1,
             Queue::Device(Stream::HostToDevice) => 2,
             Queue::Host => 3,
+            Queue::Device(Stream::HostCompute) => 4,
         };
         number.put(tag, out);
     }
@@ -380,6 +381,7 @@ impl Field for Queue {
             1 => Ok(Queue::D2H),
             2 => Ok(Queue::H2D),
             3 => Ok(Queue::Host),
+            4 => Ok(Queue::CPU),
             other => Err(PlanError::damaged(format!("unknown queue {other}"))),
         }
     }

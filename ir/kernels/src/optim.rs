@@ -104,13 +104,27 @@ pub(crate) struct AdamW {
     pub(crate) l2: f32,
 }
 
+/// `base` to the power of `n`, not negative. Products alone, in an order that depends on `n` alone: kernels on
+/// a GPU give the same bits.
+fn power(mut base: f64, mut n: i64) -> f64 {
+    let mut all = 1.0;
+    while n > 0 {
+        if n & 1 == 1 {
+            all *= base;
+        }
+        base *= base;
+        n >>= 1;
+    }
+    all
+}
+
 impl AdamW {
     /// Divisors of the first moment and of the root of the second moment in step `step`, which counts from 1.
     fn corrections(&self, step: i64) -> [f32; 2] {
         if !self.bias_correction || step < 1 {
             return [1.0, 1.0];
         }
-        let left = |decay: f32| 1.0 - libm::pow(f64::from(decay), step as f64);
+        let left = |decay: f32| 1.0 - power(f64::from(decay), step);
         [left(self.alpha) as f32, left(self.beta).sqrt() as f32]
     }
 }
@@ -128,7 +142,6 @@ pub(crate) fn adamw(c: &Ctx, results: &mut [&mut [u8]], rule: &AdamW) -> Done {
     let decay = lr * rule.weight_decay;
     // Mode 0 corrects the denominator, mode 1 the step size.
     let (rate, root) = if rule.decay_first { (lr / first, root) } else { (lr * root / first, 1.0) };
-    let (before, after) = if rule.decay_first { (decay, 0.0) } else { (0.0, decay) };
     for_rows3(out, [1; 3], 1, CHUNK, |at, w_out, m_out, v_out| {
         copy_chunk(w, at, w_out);
         copy_chunk(m, at, m_out);
@@ -138,9 +151,13 @@ pub(crate) fn adamw(c: &Ctx, results: &mut [&mut [u8]], rule: &AdamW) -> Done {
             let g = regularised(g, *w, rule.l2);
             *m = alpha * *m + (1.0 - alpha) * g;
             *v = beta * *v + (1.0 - beta) * g * g;
-            *w -= before * *w;
+            if rule.decay_first {
+                *w -= decay * *w;
+            }
             *w -= rate * *m / (v.sqrt() / root + epsilon);
-            *w -= after * *w;
+            if !rule.decay_first {
+                *w -= decay * *w;
+            }
         }
     });
     Ok(())

@@ -5,7 +5,7 @@ use super::{Cursor, Parser, Use};
 use crate::attr::{AttrValue, F32};
 use crate::diag::{Anchor, Diag};
 use crate::entity::{Id, OpId, SlotId, ValueId};
-use crate::module::{Code, Def, Feed, Module, Output, OutputRole, Phase, Role, Slot, Space};
+use crate::module::{Code, Def, Feed, Module, Output, OutputRole, Phase, Role, Slot, Space, Stream};
 use crate::ops::OpKind;
 use crate::types::TensorType;
 
@@ -257,6 +257,10 @@ impl Parser {
             }
         }
         let workspace = if c.eat_word("ws") { Some(self.slot_ref(c)?) } else { None };
+        let on_host = c.eat_word("on");
+        if on_host {
+            c.expect_word(Stream::HostCompute.name())?;
+        }
         if c.eat_word("clone_of") {
             self.clones.push((id, c.value()?, c.number));
         }
@@ -275,6 +279,7 @@ impl Parser {
         let op = m.push_op(code, vec![], results, &origin);
         m.ops[op].slots = slots;
         m.ops[op].workspace = workspace;
+        m.ops[op].on_host = on_host;
         m.order.push(op);
         Ok(())
     }

@@ -13,6 +13,7 @@ pub(super) fn check(m: &Module, sink: &mut Sink) {
         let memory = !matches!(op.code, Code::Compute(_))
             || !op.slots.is_empty()
             || op.workspace.is_some()
+            || op.on_host
             || op.clone_of.is_some()
             || !op.waits.is_empty();
         if memory {

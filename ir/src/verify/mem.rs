@@ -118,6 +118,7 @@ impl<'a> Contents<'a> {
         let (from, to) = match op.code {
             Code::SwapOut => (Space::Dev, Space::Host),
             Code::SwapIn => (Space::Host, Space::Dev),
+            Code::Compute(_) if op.on_host => (Space::Host, Space::Host),
             _ => (Space::Dev, Space::Dev),
         };
         for &v in &op.operands {
@@ -302,11 +303,11 @@ fn overlaps(m: &Module, sink: &mut Sink) {
     }
 }
 
-/// M8: vector clocks of the three streams over one step.
+/// M8: vector clocks of the streams over one step.
 fn waits(m: &Module, sink: &mut Sink) {
-    const STREAMS: [Stream; 3] = [Stream::Compute, Stream::DeviceToHost, Stream::HostToDevice];
-    let mut clocks = [[0u64; 3]; 3];
-    let mut done: Vec<Option<([u64; 3], usize)>> = vec![None; m.ops.len()];
+    const STREAMS: usize = Stream::ALL.len();
+    let mut clocks = [[0u64; STREAMS]; STREAMS];
+    let mut done: Vec<Option<([u64; STREAMS], usize)>> = vec![None; m.ops.len()];
     for &id in &m.order {
         let op = &m.ops[id];
         if op.is_view() {
@@ -314,13 +315,13 @@ fn waits(m: &Module, sink: &mut Sink) {
             done[id.index()] = op.operands.first().and_then(|&v| m.def_op(v)).and_then(|d| done[d.index()]);
             continue;
         }
-        let Some(s) = op.stream().and_then(|s| STREAMS.iter().position(|&t| t == s)) else { continue };
+        let Some(s) = op.stream().and_then(|s| Stream::ALL.iter().position(|&t| t == s)) else { continue };
         for a in op.waits.iter().filter(|a| !a.previous) {
             let Some((clock, _)) = done[a.op.index()] else {
                 sink.report("M8", Anchor::Op(id), "the op waits for one that is issued later in the step");
                 continue;
             };
-            for t in 0..3 {
+            for t in 0..STREAMS {
                 clocks[s][t] = clocks[s][t].max(clock[t]);
             }
         }

@@ -1,6 +1,8 @@
 //! A sequence of runs, and the gaps between the touches of every tensor in it: what there is to decide about
 //! copies.
 
+use std::collections::BTreeSet;
+
 use memc_ir::{Arena, Ids};
 
 use crate::ids::{GapIx, OpPos, StepPos, TensorId};
@@ -28,14 +30,20 @@ pub struct Gap {
     pub to: i32,
     /// Whether the touch at the gap's beginning gave the tensor a new content.
     pub dirty: bool,
-    /// Whether the touch at the gap's end overwrites the content without reading it.
+    /// Whether the content is not read at the gap's end.
     pub dead: bool,
+    /// Whether the content goes to the host in it, for ops there; the gap ends with the step.
+    pub sent: bool,
 }
 
 impl Gap {
     /// Whether the tensor starts the gap in host memory, so that it cannot stay.
     pub fn arrives(&self) -> bool {
         self.from < 0
+    }
+    /// Whether the tensor leaves or arrives in it, whatever is decided.
+    pub fn is_forced(&self) -> bool {
+        self.arrives() || self.sent
     }
     /// Whether the gap reaches into the next step.
     pub fn wraps(&self, steps: usize) -> bool {
@@ -99,10 +107,12 @@ impl AccessSequence {
             let fresh = op.writes.iter().filter(|t| !op.reads.contains(t));
             needs.push(op.workspace + op.reads.iter().chain(fresh).map(bytes).sum::<u64>());
             ns.push(op.time_ns);
-            let outputs = op.outputs.iter().map(|&(_, bytes)| p.device.d2h_ns(bytes)).sum();
+            let leaves = |&(t, _): &(TensorId, u64)| !op.sends.contains(&t) || p.tensors[t].persistent();
+            let outputs = op.copies(&p.tensors).filter(leaves).map(|(_, bytes)| p.device.d2h_ns(bytes)).sum();
             output_ns.push(if step.recompute.is_some() { 0 } else { outputs });
         }
         let (touches, touches_of) = touches(p, &steps);
+        let sent: BTreeSet<TensorId> = p.ops.values().flat_map(|op| op.sends.iter().copied()).collect();
         let mut gaps = Arena::with_capacity(touches.len());
         let mut gaps_of = Arena::with_capacity(p.tensors.len());
         for (t, tensor) in p.tensors.iter() {
@@ -116,8 +126,9 @@ impl AccessSequence {
                 to,
                 dirty,
                 dead,
+                sent: false,
             };
-            if tensor.kind == TensorKind::Input
+            if tensor.kind.arrives()
                 && let Some(&Touch { step, fresh: false, .. }) = list.first()
             {
                 gaps.push(gap(-1, step.position(), false, false));
@@ -133,6 +144,12 @@ impl AccessSequence {
                 && let (Some(a), Some(b)) = (list.last(), list.first())
             {
                 gaps.push(gap(a.step.position(), b.step.position() + n as i32, a.wrote, b.fresh));
+            }
+            if let Some(last) =
+                list.last().filter(|_| tensor.kind == TensorKind::Transient && sent.contains(&t))
+            {
+                let gap = gap(last.step.position(), n as i32, last.wrote, true);
+                gaps.push(Gap { sent: true, ..gap });
             }
             gaps_of.push((first, gaps.next_id()));
         }

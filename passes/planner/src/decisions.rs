@@ -65,13 +65,15 @@ impl Formulation {
     }
 }
 
-/// Formulation and order of a problem.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+/// Formulation and order of a problem, and its ops on the host.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Pose {
     /// The graph that it is of.
     pub formulation: Formulation,
     /// The order of its ops.
     pub order: Order,
+    /// Names of the ops that run on the host.
+    pub host: Vec<String>,
 }
 
 /// Largest offset that decisions may name, in bytes.
@@ -156,7 +158,9 @@ impl Decisions {
                 let there = std::mem::replace(&mut arrived[t], true);
                 match problem.tensors[t].kind {
                     _ if there => {}
-                    TensorKind::Input if op.reads.contains(&t) => d.actions.push(Action::In((t, None))),
+                    TensorKind::Input | TensorKind::Hosted if op.reads.contains(&t) => {
+                        d.actions.push(Action::In((t, None)))
+                    }
                     _ => at.push((t, None)),
                 }
             }
@@ -182,6 +186,9 @@ impl Decisions {
         }
         if self.pose.order != Order::Given {
             let _ = writeln!(out, "order {}", self.pose.order.name());
+        }
+        for op in &self.pose.host {
+            let _ = writeln!(out, "host {}", name(op));
         }
         for (&t, resident) in &self.residents {
             let at = match resident {
@@ -272,6 +279,7 @@ fn pose_line(line: &str, pose: &mut Pose) -> Option<()> {
     match line.split_once(' ')? {
         ("order", "greedy") => pose.order = Order::Greedy,
         ("formulation", name) => pose.formulation = Formulation::named(name)?,
+        ("host", op) => pose.host.push(unescaped(op.strip_prefix('%')?)),
         _ => return None,
     }
     Some(())
@@ -295,6 +303,18 @@ fn name(text: &str) -> String {
         } else {
             out.push(c);
         }
+    }
+    out
+}
+
+/// The text that [`name`] has escaped, without its `%`.
+fn unescaped(text: &str) -> String {
+    let mut parts = text.split("\\u{");
+    let mut out = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let (code, rest) = part.split_once('}').unwrap_or(("", part));
+        out.extend(u32::from_str_radix(code, 16).ok().and_then(char::from_u32));
+        out.push_str(rest);
     }
     out
 }

@@ -5,7 +5,7 @@ use memc_ir::{Arena, ByteRange, Id};
 
 use crate::decisions::{Action, Decisions, Resident};
 use crate::error::DecisionsError;
-use crate::ids::{CommandIx, SlotIx, StepPos, TensorId, Tick};
+use crate::ids::{CommandIx, HostOpIx, SlotIx, StepPos, TensorId, Tick};
 use crate::pack;
 use crate::place::{Command, CommandKind, Site, Slot, Space, Trace};
 use crate::problem::Problem;
@@ -24,7 +24,9 @@ pub struct Evaluation {
     pub recompute_ns: u64,
     /// Recomputed kernels.
     pub recompute_ops: u64,
-    /// Bytes copied to the host to make room.
+    /// Busy time of the ops on the host in ns.
+    pub host_ns: u64,
+    /// Bytes copied to the host to make room, and for ops there.
     pub swap_out_bytes: u64,
     /// Bytes copied to the device, inputs not counted.
     pub swap_in_bytes: u64,
@@ -179,7 +181,10 @@ pub(crate) fn jobs(p: &Problem, trace: &Trace) -> Jobs {
     let input =
         |c: &Command| matches!(c.kind, CommandKind::In(t) if p.tensors[t].kind == crate::TensorKind::Input);
     let last = |is: &dyn Fn(&Command) -> bool| trace.commands.iter().rfind(|(_, c)| is(c)).map(|(i, _)| i);
-    let gates = [last(&input), last(&|c| matches!(c.kind, CommandKind::Output { .. }))];
+    // The host writes the next step's inputs once nothing reads these.
+    let reads_input = |c: &Command| matches!(c.kind, CommandKind::HostRun(h) if reads_input(p, h));
+    let output = |c: &Command| matches!(c.kind, CommandKind::Output { .. });
+    let gates = [last(&input), last(&output), last(&reads_input)];
     let slowdown = |c: &Command| match c.kind {
         CommandKind::Run { op, .. } => p.ops[op].slowdown,
         _ => 0,
@@ -191,6 +196,11 @@ pub(crate) fn jobs(p: &Problem, trace: &Trace) -> Jobs {
         gate: gates.contains(&Some(i)),
     };
     trace.commands.iter().map(job).collect()
+}
+
+/// Whether an op on the host reads an input.
+fn reads_input(p: &Problem, h: HostOpIx) -> bool {
+    p.host_ops[h].reads.iter().any(|&t| p.tensors[t].kind == crate::TensorKind::Input)
 }
 
 /// Writes a slot's offset into the decisions.
@@ -241,7 +251,8 @@ fn figures(p: &Problem, trace: &Trace, timeline: &Timeline) -> Evaluation {
             }
             CommandKind::In(t) if p.tensors[t].kind == crate::TensorKind::Input => {}
             CommandKind::In(t) => e.swap_in_bytes += p.tensors[t].size,
-            CommandKind::Out(t) => e.swap_out_bytes += p.tensors[t].size,
+            CommandKind::Out(t) | CommandKind::Send(t) => e.swap_out_bytes += p.tensors[t].size,
+            CommandKind::HostRun(_) => e.host_ns += c.ns,
             CommandKind::Output { .. } => {}
         }
     }

@@ -42,10 +42,11 @@ pub struct Genotype {
 }
 
 impl Genotype {
-    /// Swaps nothing but what has to be: inputs arrive just before they are needed.
+    /// Swaps nothing but what has to be: inputs arrive just before they are needed, and what ops on the host read
+    /// leaves.
     pub fn keep_all(sequence: AccessSequence) -> Genotype {
         let steps = sequence.steps.len();
-        let swap = |g: &Gap| g.arrives().then(|| Swap::longest(g, steps));
+        let swap = |g: &Gap| g.is_forced().then(|| Swap::longest(g, steps));
         let swaps = sequence.gaps.values().map(swap).collect();
         let shadowed = Arena::filled(false, sequence.tensors());
         Genotype { sequence, swaps, shadowed, early: false }
@@ -78,7 +79,7 @@ impl Genotype {
         let (gaps, n, needs_shadow) = (s.gaps_of(t), s.steps.len(), self.needs_shadow(t));
         let mut dirty = match tensor.kind {
             TensorKind::Transient => gaps.clone().next().map(|g| s.gaps[g].from + 1),
-            TensorKind::Input => None,
+            TensorKind::Input | TensorKind::Hosted => None,
             TensorKind::Persistent if self.home_on_host(gaps.clone()) || needs_shadow => None,
             TensorKind::Persistent => Some(0),
         };
@@ -221,8 +222,12 @@ fn last_touches(p: &Problem, s: &AccessSequence) -> Arena<StepPos, Vec<TensorId>
             }
         }
     }
+    // What is sent to the host is given up with its copy.
+    let sent = |t: TensorId| s.gaps_of(t).next_back().is_some_and(|g| s.gaps[g].sent);
     for (t, i) in last {
-        out[i].push(t);
+        if !sent(t) {
+            out[i].push(t);
+        }
     }
     out
 }

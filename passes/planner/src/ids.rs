@@ -12,6 +12,8 @@ ids! {
     /// An op of a problem, by its position in the problem's order.
     #[derive(Default)]
     pub OpPos,
+    /// An op of a problem that runs on the host.
+    pub HostOpIx,
     /// A step of an access sequence. The number of steps stands for the end of the sequence.
     #[derive(Default)]
     pub StepPos,

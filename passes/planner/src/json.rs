@@ -96,6 +96,8 @@ struct OpEntry {
     slowdown_under_copies: Option<f64>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     after: Vec<u64>,
+    #[serde(default, deserialize_with = "time", skip_serializing_if = "Option::is_none")]
+    host_time_ns: Option<u64>,
 }
 
 fn value_that<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
@@ -120,6 +122,10 @@ fn list<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Value>, D::Error> {
 
 fn number<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
     value_that(from, |&n| n < 1 << 60, "must be a non-negative integer below 2^60")
+}
+
+fn time<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u64>, D::Error> {
+    number(from).map(Some)
 }
 
 fn rate<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
@@ -252,6 +258,8 @@ fn ops(list: &[Value], tensors: &BTreeMap<u64, TensorId>) -> Result<Vec<Op>, Mal
             workspace: op.workspace_bytes,
             outputs: outputs.collect::<Result<_, _>>()?,
             after: op.after.iter().map(earlier).collect::<Result<_, _>>()?,
+            sends: Vec::new(),
+            host_ns: op.host_time_ns,
         });
     }
     unique(out.iter_mut().map(|op| &mut op.name));
@@ -342,6 +350,7 @@ pub fn print(p: &Problem) -> String {
         outputs: op.outputs.iter().map(|&(t, bytes)| (u64::from(t.0), bytes)).collect(),
         slowdown_under_copies: (op.slowdown > 0).then(|| factor(op.slowdown)),
         after: numbers(&op.after),
+        host_time_ns: op.host_ns,
     });
     let (tensors, ops): (Vec<String>, Vec<String>) = (tensors.map(line).collect(), ops.map(line).collect());
     format!(

@@ -13,6 +13,7 @@ mod error;
 mod evaluate;
 pub mod exact;
 mod genotype;
+mod host;
 mod ids;
 pub mod json;
 mod keys;
@@ -37,10 +38,11 @@ pub use evaluate::{
     Evaluation, Schedule, evaluate, evaluate_by, evaluate_with, jobs_and_accesses, lay_out, load,
 };
 pub use genotype::{Genotype, Swap};
-pub use ids::{CommandIx, GapIx, OpPos, SlotIx, StepPos, TensorId, Tick};
+pub use host::{NotOnHost, Placed};
+pub use ids::{CommandIx, GapIx, HostOpIx, OpPos, SlotIx, StepPos, TensorId, Tick};
 pub use place::{Command, CommandKind, Event, Site, Slot, Space, Stream, Trace};
 pub use planner::{Alive, Allow, Found, NoPlan, Planner, Progress, Request, solve};
-pub use problem::{ALIGN, Device, Malformed, Op, Problem, SLOWDOWN_UNIT, Tensor, TensorKind};
+pub use problem::{ALIGN, Device, HostOp, Malformed, Op, Problem, SLOWDOWN_UNIT, Tensor, TensorKind};
 pub use replay::{read, replay};
 pub use simulate::{Deadlock, Job, Jobs, Span, Timeline, Waits, simulate, simulate_issued};
 pub use timing::{Cause, Copies, Timing};

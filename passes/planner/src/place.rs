@@ -3,7 +3,7 @@
 use memc_ir::Arena;
 pub use memc_ir::{Space, Stream};
 
-use crate::ids::{CommandIx, OpPos, SlotIx, TensorId, Tick};
+use crate::ids::{CommandIx, HostOpIx, OpPos, SlotIx, TensorId, Tick};
 
 /// A place, and when it is taken: half-open intervals of trace time, which counts allocations, releases and
 /// commands.
@@ -45,7 +45,7 @@ pub enum Site {
     Workspace(usize),
     /// A tensor's place in host memory from step to step; decisions name no offset.
     HostResident(TensorId),
-    /// The host copy made by one `Out` action; decisions name no offset.
+    /// The host copy made by one `Out` action, or for ops on the host; decisions name no offset.
     Copy,
     /// A result of the step in host memory; decisions name no offset.
     Output,
@@ -77,6 +77,10 @@ pub enum CommandKind {
     In(TensorId),
     /// Copies a tensor to the host.
     Out(TensorId),
+    /// Copies a tensor to the host for ops there.
+    Send(TensorId),
+    /// Runs an op on the host.
+    HostRun(HostOpIx),
     /// Copies a result of the step to the host.
     Output {
         /// The tensor whose first bytes it is.

@@ -10,7 +10,7 @@ use std::fmt;
 use memc_ir::Arena;
 pub use memc_ir::SLOT_ALIGN as ALIGN;
 
-use crate::ids::{OpPos, TensorId};
+use crate::ids::{HostOpIx, OpPos, TensorId};
 
 /// Denominator of [`Op::slowdown`] (fixed point, 1/1024).
 pub const SLOWDOWN_UNIT: u32 = 1024;
@@ -76,6 +76,8 @@ pub enum TensorKind {
     Persistent,
     /// Arrives in host memory at the start of every step.
     Input,
+    /// Lives in host memory across steps, where ops on the host update it; ops on the device only read it.
+    Hosted,
 }
 
 impl TensorKind {
@@ -85,7 +87,12 @@ impl TensorKind {
             TensorKind::Transient => "transient",
             TensorKind::Persistent => "persistent",
             TensorKind::Input => "input",
+            TensorKind::Hosted => "hosted",
         }
+    }
+    /// Whether every step begins with the content in host memory alone.
+    pub fn arrives(self) -> bool {
+        matches!(self, TensorKind::Input | TensorKind::Hosted)
     }
 }
 
@@ -141,9 +148,30 @@ pub struct Op {
     pub workspace: u64,
     /// Results of the step that are copied to the host once this op has run: tensor and bytes.
     pub outputs: Vec<(TensorId, u64)>,
+    /// Tensors that are copied to the host once this op has run, for ops there.
+    pub sends: Vec<TensorId>,
     /// Whether running it again on the same operands gives the same results.
     pub repeatable: bool,
     /// Positions of earlier ops that must run before it, besides those that its tensors imply.
+    pub after: Vec<OpPos>,
+    /// Time in ns on the host, where it can run there: see [`Problem::with_host_ops`].
+    pub host_ns: Option<u64>,
+}
+
+/// An op that runs on the host, on tensors in host memory.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct HostOp {
+    /// Unique name.
+    pub name: String,
+    /// Name for people.
+    pub label: String,
+    /// Time on the host in ns.
+    pub time_ns: u64,
+    /// Tensors read: hosted ones, what ops on the device send, and what never changes.
+    pub reads: Vec<TensorId>,
+    /// Hosted tensors written.
+    pub writes: Vec<TensorId>,
+    /// Ops on the device that come before it: those that send what it reads or touch what it writes.
     pub after: Vec<OpPos>,
 }
 
@@ -152,6 +180,13 @@ impl Op {
     fn slowest_ns(&self) -> u128 {
         let unit = u128::from(SLOWDOWN_UNIT);
         u128::from(self.time_ns) * (unit + u128::from(self.slowdown)) / unit
+    }
+    /// Copies to the host that follow it, whatever is decided: tensor and bytes.
+    pub fn copies<'a>(
+        &'a self,
+        tensors: &'a Arena<TensorId, Tensor>,
+    ) -> impl Iterator<Item = (TensorId, u64)> + 'a {
+        self.outputs.iter().copied().chain(self.sends.iter().map(|&t| (t, tensors[t].size)))
     }
     /// Whether the op updates any tensor in place.
     pub fn updates(&self) -> bool {
@@ -170,6 +205,8 @@ pub struct Problem {
     pub tensors: Arena<TensorId, Tensor>,
     /// The ops in a valid order.
     pub ops: Arena<OpPos, Op>,
+    /// The ops that run on the host.
+    pub host_ops: Arena<HostOpIx, HostOp>,
 }
 
 /// Reason that a problem is refused.
@@ -239,7 +276,7 @@ impl Problem {
                 name(late)
             )));
         }
-        let p = Problem { name: name.to_string(), device, tensors, ops };
+        let p = Problem { name: name.to_string(), device, tensors, ops, host_ops: Arena::default() };
         p.check_size()?;
         Ok(p)
     }
@@ -255,7 +292,7 @@ impl Problem {
             times as u128 + 1
         };
         let outputs = |op: &Op| -> u128 {
-            op.outputs.iter().map(|&(_, bytes)| u128::from(self.device.d2h_ns(bytes))).sum()
+            op.copies(&self.tensors).map(|(_, bytes)| u128::from(self.device.d2h_ns(bytes))).sum()
         };
         let handed_out = |op: &Op| op.outputs.iter().map(|o| u128::from(o.1)).sum::<u128>();
         let bytes = self.tensors.values().map(|t| copies(t) * u128::from(t.bytes)).sum::<u128>()

@@ -1,11 +1,11 @@
-//! The discrete-event model of a step: three streams, each in order, waits between them, copies that slow
+//! The discrete-event model of a step: its streams, each in order, waits between them, copies that slow
 //! each other, and kernels, too, with which they share the device's memory.
 //!
 //! Deterministic in integers. A copy's work is undisturbed time in ns times [`UNIT`], and a nanosecond does
 //! [`Device::duplex_rate`] of that while copies run in both directions. A kernel's work is its time beside
 //! both in ns times [`UNIT`], and a nanosecond does as much more as less of it is slowed ([`Job::slowdown`]).
-//! The host issues a step once the previous step's outputs have arrived and its inputs have left host memory,
-//! as a lowered plan does.
+//! The host issues a step once the previous step's outputs have arrived and nothing reads its inputs in host
+//! memory any more, as a lowered plan does.
 
 use memc_ir::Arena;
 
@@ -16,6 +16,9 @@ use crate::waits::Wait;
 
 /// Work per undisturbed ns.
 const UNIT: u64 = SLOWDOWN_UNIT as u64;
+
+/// Number of streams.
+const STREAMS: usize = Stream::ALL.len();
 
 /// Steps simulated before the one that counts.
 const WARM_UP: u32 = 2;
@@ -83,10 +86,10 @@ fn steady(
     device: &Device,
     jobs: &Jobs,
     waits: &Waits,
-    base: impl Fn(&Sim, [u64; 3]) -> u64,
+    base: impl Fn(&Sim, [u64; STREAMS]) -> u64,
 ) -> Result<Timeline, Deadlock> {
     let mut sim = Sim::new(device, jobs, waits);
-    let mut ends = [[0u64; 3]; WARM_UP as usize + 1];
+    let mut ends = [[0u64; STREAMS]; WARM_UP as usize + 1];
     sim.run(&mut ends)?;
     let (last, before) = (ends[WARM_UP as usize], ends[WARM_UP as usize - 1]);
     // A stream may still be catching up with the others; the slowest one sets the pace.
@@ -100,7 +103,7 @@ fn steady(
 }
 
 /// Time at which each stream was done with each step, in ns.
-type Ends = [[u64; 3]; WARM_UP as usize + 1];
+type Ends = [[u64; STREAMS]; WARM_UP as usize + 1];
 
 /// One stream's queue.
 #[derive(Clone, Default)]
@@ -129,7 +132,7 @@ fn time(work: u64, rate: u64) -> u64 {
 struct Sim<'a> {
     jobs: &'a Jobs,
     waits: &'a Waits,
-    queues: [Queue; 3],
+    queues: [Queue; STREAMS],
     /// Completions of every job.
     done: Arena<CommandIx, u32>,
     gates: u32,
@@ -143,7 +146,7 @@ struct Sim<'a> {
 
 impl<'a> Sim<'a> {
     fn new(device: &Device, jobs: &'a Jobs, waits: &'a Waits) -> Self {
-        let mut queues: [Queue; 3] = Default::default();
+        let mut queues: [Queue; STREAMS] = Default::default();
         for (i, job) in jobs.iter() {
             queues[job.stream as usize].jobs.push(i);
         }
@@ -165,7 +168,7 @@ impl<'a> Sim<'a> {
 
     fn run(&mut self, ends: &mut Ends) -> Result<(), Deadlock> {
         loop {
-            for s in 0..3 {
+            for s in 0..STREAMS {
                 self.start(s);
             }
             let copies = u64::from(self.queues[1].running) + u64::from(self.queues[2].running);
@@ -176,7 +179,7 @@ impl<'a> Sim<'a> {
                 1 => UNIT * slowest / (UNIT + self.queues[0].slowdown / 2),
                 _ => UNIT,
             };
-            let rates = [kernel, copy, copy];
+            let rates = [kernel, copy, copy, UNIT];
             let running = self.queues.iter().zip(rates).filter(|(q, _)| q.running);
             let next = running.map(|(q, rate)| self.now + time(q.left, rate)).min().unwrap_or(u64::MAX);
             if next == u64::MAX {

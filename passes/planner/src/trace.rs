@@ -4,13 +4,13 @@
 //! Trusts nothing: decisions that read what is not there, or an older content, run an op twice or forget
 //! one, or end a step otherwise than the next one begins are refused, with the action that is wrong.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use memc_ir::{Arena, Bytes};
+use memc_ir::{Arena, Bytes, Id};
 
 use crate::decisions::{Action, Decisions, Place, Resident, Run};
 use crate::error::{At, DecisionsError};
-use crate::ids::{CommandIx, OpPos, SlotIx, TensorId, Tick};
+use crate::ids::{CommandIx, HostOpIx, OpPos, SlotIx, TensorId, Tick};
 use crate::place::{Command, CommandKind, Site, Slot, Stream, Trace};
 use crate::problem::{ALIGN, Problem, TensorKind};
 
@@ -38,6 +38,54 @@ struct Tracer<'a> {
     last_in: BTreeMap<usize, usize>,
     /// Host slots of copies that nothing reads after an action, by that action: tensor and slot.
     expiring: BTreeMap<usize, (TensorId, SlotIx)>,
+    host: Host,
+}
+
+/// Ops on the host, as far as they have run.
+struct Host {
+    /// By the action after which they run.
+    after: BTreeMap<usize, Vec<HostOpIx>>,
+    /// Tensors that they read.
+    reads: BTreeSet<TensorId>,
+    /// Tensors that decisions copy out for them.
+    copied: BTreeSet<TensorId>,
+    /// Copies that were sent to them. They stay until the step ends: what took their place would be copied
+    /// only once the host has come so far.
+    sent: BTreeMap<TensorId, SlotIx>,
+}
+
+impl Host {
+    /// An op on the host runs once the ops that it comes after have run, and once what it writes has made
+    /// its last way to the device.
+    fn new(p: &Problem, d: &Decisions) -> Host {
+        let (after, reads, copied, sent) = Default::default();
+        let mut host = Host { after, reads, copied, sent };
+        if p.host_ops.is_empty() {
+            return host;
+        }
+        host.reads = p.host_ops.values().flat_map(|op| op.reads.iter().copied()).collect();
+        let mut ran: Arena<OpPos, usize> = Arena::filled(0, p.ops.len());
+        // The last copies of each tensor in each direction.
+        let mut arrived: Arena<TensorId, usize> = Arena::filled(0, p.tensors.len());
+        let mut left: Arena<TensorId, usize> = Arena::filled(0, p.tensors.len());
+        for (i, action) in d.actions.iter().enumerate() {
+            match action {
+                Action::Run(run) if !run.recompute && run.op.index() < ran.len() => ran[run.op] = i,
+                Action::In((t, _)) => arrived[*t] = i,
+                Action::Out(t) => left[*t] = i,
+                _ => {}
+            }
+        }
+        for (at, op) in p.ops.iter() {
+            host.copied.extend(op.sends.iter().filter(|&&t| left[t] > ran[at]));
+        }
+        for (h, op) in p.host_ops.iter() {
+            let before = op.after.iter().map(|&at| ran[at]).chain(op.writes.iter().map(|&t| arrived[t]));
+            let before = before.chain(op.reads.iter().filter(|t| host.copied.contains(t)).map(|&t| left[t]));
+            host.after.entry(before.max().unwrap_or(0)).or_default().push(h);
+        }
+        host
+    }
 }
 
 /// Carries out decisions symbolically; errors name the action.
@@ -51,6 +99,7 @@ pub fn trace(p: &Problem, d: &Decisions) -> Result<Trace, DecisionsError> {
         ran: Arena::filled(false, p.ops.len()),
         last_in: last_ins(d),
         expiring: BTreeMap::new(),
+        host: Host::new(p, d),
     };
     for t in p.tensors.ids() {
         x.resident(t)?;
@@ -116,12 +165,14 @@ impl Tracer<'_> {
                 let slot = self.slot(Some(t), tensor.bytes, at, Site::Resident(t));
                 self.state[t].slot = Some(slot);
                 self.state[t].resident = Some(slot);
-                if matches!(resident, Some(Resident::Both(_))) {
+                // What never changes is on the host as well where ops there read it.
+                let read_on_host = self.host.reads.contains(&t) && tensor.writes.is_empty();
+                if read_on_host || matches!(resident, Some(Resident::Both(_))) {
                     let host = self.slot(Some(t), tensor.bytes, None, Site::HostResident(t));
                     self.state[t].host = Some((host, 0));
                 }
             }
-            (TensorKind::Input, _) | (TensorKind::Persistent, Some(Resident::Host)) => {
+            (TensorKind::Input | TensorKind::Hosted, _) | (TensorKind::Persistent, Some(Resident::Host)) => {
                 self.state[t].host = Some((self.slot(Some(t), tensor.bytes, None, Site::HostResident(t)), 0));
             }
         }
@@ -155,8 +206,12 @@ impl Tracer<'_> {
                     Some((host, _)) => host,
                     None => {
                         let host = self.slot(Some(*t), tensor.bytes, None, Site::Copy);
-                        let last = self.last_in.get(&index).copied().unwrap_or(index);
-                        self.expiring.insert(last, (*t, host));
+                        if self.host.copied.contains(t) && state.version == tensor.writes.len() {
+                            self.host.sent.insert(*t, host);
+                        } else {
+                            let last = self.last_in.get(&index).copied().unwrap_or(index);
+                            self.expiring.insert(last, (*t, host));
+                        }
                         host
                     }
                 };
@@ -171,6 +226,9 @@ impl Tracer<'_> {
                 self.free(slot);
             }
             Action::Run(run) => self.run(index, run)?,
+        }
+        for h in self.host.after.remove(&index).unwrap_or_default() {
+            self.host_run(h)?;
         }
         if let Some((t, slot)) = self.expiring.remove(&index) {
             let state = &mut self.state[t];
@@ -271,7 +329,45 @@ impl Tracer<'_> {
         for slot in scratch.into_iter().chain(workspace) {
             self.free(slot);
         }
-        if run.recompute { Ok(()) } else { self.outputs(run.op) }
+        if run.recompute {
+            return Ok(());
+        }
+        self.outputs(run.op)?;
+        self.sends(run.op)
+    }
+
+    /// Copies to the host what ops there read of this op.
+    fn sends(&mut self, op: OpPos) -> Result<(), DecisionsError> {
+        let p = self.p;
+        for &t in &p.ops[op].sends {
+            if self.host.copied.contains(&t) {
+                continue;
+            }
+            let Some(source) = self.state[t].slot else {
+                return Err(format!("%{} is read on the host but not on the device", self.name(t)).into());
+            };
+            let host = self.slot(Some(t), p.tensors[t].bytes, None, Site::Copy);
+            self.host.sent.insert(t, host);
+            let ns = p.device.d2h_ns(p.tensors[t].size);
+            self.command(CommandKind::Send(t), Stream::DeviceToHost, ns, vec![source], vec![host]);
+        }
+        Ok(())
+    }
+
+    /// Runs an op on the host.
+    fn host_run(&mut self, h: HostOpIx) -> Result<(), DecisionsError> {
+        let p = self.p;
+        let op = &p.host_ops[h];
+        let place = |x: &Self, t: TensorId| {
+            let sent = x.host.sent.get(&t).copied().or(x.state[t].host.map(|host| host.0));
+            sent.ok_or_else(|| format!("{} needs %{} on the host", op.name, x.name(t)))
+        };
+        let places = |x: &Self, list: &[TensorId]| -> Result<Vec<SlotIx>, String> {
+            list.iter().map(|&t| place(x, t)).collect()
+        };
+        let (reads, writes) = (places(self, &op.reads)?, places(self, &op.writes)?);
+        self.command(CommandKind::HostRun(h), Stream::HostCompute, op.time_ns, reads, writes);
+        Ok(())
     }
 
     /// Slots that a run writes, and those among them that hold results nobody wants.

@@ -5,7 +5,7 @@
 //! order anyway.
 //!
 //! Of every other such pair, in issue order and across the boundary to the previous step, the later command
-//! waits for the earlier one. Waits that others imply are left out (vector clocks over the three streams):
+//! waits for the earlier one. Waits that others imply are left out (vector clocks over the streams):
 //! the rest is minimal. The step is walked twice. A wait that the first walk needs within a step stays even
 //! if the second walk finds it implied, because it may be among those that imply it.
 
@@ -14,6 +14,9 @@ use std::collections::BTreeMap;
 use memc_ir::{Arena, ByteRange, Stream};
 
 use crate::ids::CommandIx;
+
+/// Number of streams.
+const STREAMS: usize = Stream::ALL.len();
 
 /// A command as far as ordering is concerned.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -51,13 +54,13 @@ struct Run {
 struct Cell {
     end: u64,
     writer: Option<Run>,
-    readers: [Option<Run>; 3],
+    readers: [Option<Run>; STREAMS],
 }
 
 /// The waits of every command, ascending.
 pub fn waits(commands: &Arena<CommandIx, Access>) -> Arena<CommandIx, Vec<Wait>> {
     let mut w = Walker {
-        after: [Arena::filled([0; 3], commands.len()), Arena::filled([0; 3], commands.len())],
+        after: [Arena::filled([0; STREAMS], commands.len()), Arena::filled([0; STREAMS], commands.len())],
         ran: Arena::filled(None, commands.len()),
         ..Walker::default()
     };
@@ -78,9 +81,9 @@ pub fn waits(commands: &Arena<CommandIx, Access>) -> Arena<CommandIx, Vec<Wait>>
 struct Walker {
     shadow: [BTreeMap<u64, Cell>; 2],
     /// Commands that each stream is known to come after, by number on each stream.
-    clocks: [[u64; 3]; 3],
+    clocks: [[u64; STREAMS]; STREAMS],
     /// The clock right after every execution, by walk and command.
-    after: [Arena<CommandIx, [u64; 3]>; 2],
+    after: [Arena<CommandIx, [u64; STREAMS]>; 2],
     /// The last execution of every command.
     ran: Arena<CommandIx, Option<Run>>,
 }
@@ -104,10 +107,10 @@ impl Walker {
         // The last of a stream implies what is before it there; it may be implied by that of the other
         // stream.
         let last = |of: usize| needs.iter().filter(|r| r.stream == of).max_by_key(|r| r.number);
-        let lasts: Vec<Run> = (0..3).filter_map(last).copied().collect();
+        let lasts: Vec<Run> = (0..STREAMS).filter_map(last).copied().collect();
         let implies = |a: &Run, b: &Run| a.stream != b.stream && clock(a)[b.stream] >= b.number;
         let needed = lasts.iter().filter(|b| !lasts.iter().any(|a| implies(a, b)));
-        let needed: Vec<(Run, [u64; 3])> = needed.map(|r| (*r, clock(r))).collect();
+        let needed: Vec<(Run, [u64; STREAMS])> = needed.map(|r| (*r, clock(r))).collect();
         for (need, clock) in needed {
             for (mine, theirs) in self.clocks[stream].iter_mut().zip(clock) {
                 *mine = (*mine).max(theirs);
@@ -136,7 +139,7 @@ impl Walker {
             while let Some((&at, _)) = map.range(from..to).next() {
                 map.remove(&at);
             }
-            map.insert(from, Cell { end: to, writer: Some(run), readers: [None; 3] });
+            map.insert(from, Cell { end: to, writer: Some(run), readers: [None; STREAMS] });
         }
     }
 
@@ -158,7 +161,7 @@ impl Walker {
                 }
                 other => {
                     let end = other.map_or(to, |(start, _)| start);
-                    let mut cell = Cell { end, writer: None, readers: [None; 3] };
+                    let mut cell = Cell { end, writer: None, readers: [None; STREAMS] };
                     f(&mut cell);
                     map.insert(at, cell);
                     at = end;

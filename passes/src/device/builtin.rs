@@ -15,6 +15,10 @@
 //! Essential Tool for Measuring GPU Interconnect and Memory Performance", NVIDIA); both ways on PCIe 5 is 1.5
 //! times that, between the ratios of the other two. Links of eight lanes have half of those of sixteen.
 //!
+//! Host memory is an assumption, since a card says nothing of it: half of the 204.8 GB/s of eight channels of
+//! DDR4-3200 in a server; in a desktop computer 40 of the 51.2 GB/s of two channels of DDR4-3200, and from Ada on
+//! 70 of the 89.6 GB/s of two of DDR5-5600. A measured profile has the real figure.
+//!
 //! Fixed times: a kernel of a stream or captured graph begins about 2 us after the one before it on Pascal to
 //! Ampere ("Getting Started with CUDA Graphs", NVIDIA, has 3.4 us for one whose work takes 2.9 us, and 3.8 us
 //! without a graph). The time before the first byte of an asynchronous copy is assumed as 10 us, 8 us on
@@ -34,6 +38,11 @@ const PCIE_4_X8: [f64; 2] = [12.4, 17.5];
 const PCIE_5: [f64; 2] = [55.6, 83.4];
 const PCIE_5_X8: [f64; 2] = [27.8, 41.7];
 
+/// GB/s of host memory in servers, and in desktop computers of two generations.
+const SERVER: f64 = 100.0;
+const DDR4: f64 = 40.0;
+const DDR5: f64 = 70.0;
+
 /// Share of their peak that units for matrix products are fed for: those that add up `f32` at the full rate,
 /// and those at half of it.
 const FULL_RATE: f64 = 0.7;
@@ -51,6 +60,8 @@ struct Gpu {
     memory: f64,
     /// GB/s one way and both ways together.
     link: [f64; 2],
+    /// GB/s of host memory.
+    host: f64,
     memory_mib: u64,
     reserve_mib: u64,
     kernel_latency_ns: u64,
@@ -73,6 +84,7 @@ const fn gpu(g: Gpu) -> DeviceProfile {
         d2h_bytes_per_s: g.link[0] * 1e9,
         h2d_bytes_per_s: g.link[0] * 1e9,
         duplex_total_bytes_per_s: g.link[1] * 1e9,
+        host_bytes_per_s: Some(g.host * 1e9),
         kernel_latency_ns: g.kernel_latency_ns,
         copy_latency_ns: g.copy_latency_ns,
         memory_bytes: Some(g.memory_mib * MIB),
@@ -100,6 +112,7 @@ const fn plain(
         d2h_bytes_per_s: link,
         h2d_bytes_per_s: link,
         duplex_total_bytes_per_s: 2.0 * link,
+        host_bytes_per_s: None,
         kernel_latency_ns: latency,
         copy_latency_ns: latency,
         memory_bytes: None,
@@ -126,6 +139,7 @@ pub static PROFILES: &[DeviceProfile] = &[
         processors: 80,
         memory: 900.0,
         link: PCIE_3,
+        host: SERVER,
         memory_mib: 16_160,
         reserve_mib: 512,
         kernel_latency_ns: 2_000,
@@ -139,6 +153,7 @@ pub static PROFILES: &[DeviceProfile] = &[
         processors: 28,
         memory: 484.0,
         link: PCIE_3,
+        host: DDR4,
         memory_mib: 11_178,
         reserve_mib: 512,
         kernel_latency_ns: 2_000,
@@ -152,6 +167,7 @@ pub static PROFILES: &[DeviceProfile] = &[
         processors: 68,
         memory: 616.0,
         link: PCIE_3,
+        host: DDR4,
         memory_mib: 11_019,
         reserve_mib: 512,
         kernel_latency_ns: 2_000,
@@ -165,6 +181,7 @@ pub static PROFILES: &[DeviceProfile] = &[
         processors: 40,
         memory: 320.0,
         link: PCIE_3,
+        host: SERVER,
         memory_mib: 15_360,
         reserve_mib: 512,
         kernel_latency_ns: 2_000,
@@ -178,6 +195,7 @@ pub static PROFILES: &[DeviceProfile] = &[
         processors: 108,
         memory: 1_555.0,
         link: PCIE_4,
+        host: SERVER,
         memory_mib: 40_536,
         reserve_mib: 512,
         kernel_latency_ns: 2_000,
@@ -191,6 +209,7 @@ pub static PROFILES: &[DeviceProfile] = &[
         processors: 108,
         memory: 2_039.0,
         link: PCIE_4,
+        host: SERVER,
         memory_mib: 81_251,
         reserve_mib: 512,
         kernel_latency_ns: 2_000,
@@ -204,6 +223,7 @@ pub static PROFILES: &[DeviceProfile] = &[
         processors: 28,
         memory: 360.0,
         link: PCIE_4,
+        host: DDR4,
         memory_mib: 12_288,
         reserve_mib: 512,
         kernel_latency_ns: 2_000,
@@ -217,6 +237,7 @@ pub static PROFILES: &[DeviceProfile] = &[
         processors: 82,
         memory: 936.0,
         link: PCIE_4,
+        host: DDR4,
         memory_mib: 24_576,
         reserve_mib: 512,
         kernel_latency_ns: 2_000,
@@ -230,6 +251,7 @@ pub static PROFILES: &[DeviceProfile] = &[
         processors: 72,
         memory: 600.0,
         link: PCIE_4,
+        host: SERVER,
         memory_mib: 23_028,
         reserve_mib: 512,
         kernel_latency_ns: 2_000,
@@ -243,6 +265,7 @@ pub static PROFILES: &[DeviceProfile] = &[
         processors: 84,
         memory: 768.0,
         link: PCIE_4,
+        host: SERVER,
         memory_mib: 49_140,
         reserve_mib: 512,
         kernel_latency_ns: 2_000,
@@ -256,6 +279,7 @@ pub static PROFILES: &[DeviceProfile] = &[
         processors: 34,
         memory: 288.0,
         link: PCIE_4_X8,
+        host: DDR5,
         memory_mib: 16_380,
         reserve_mib: 512,
         kernel_latency_ns: 1_500,
@@ -269,6 +293,7 @@ pub static PROFILES: &[DeviceProfile] = &[
         processors: 128,
         memory: 1_008.0,
         link: PCIE_4,
+        host: DDR5,
         memory_mib: 24_564,
         reserve_mib: 512,
         kernel_latency_ns: 1_500,
@@ -282,6 +307,7 @@ pub static PROFILES: &[DeviceProfile] = &[
         processors: 58,
         memory: 300.0,
         link: PCIE_4,
+        host: SERVER,
         memory_mib: 23_034,
         reserve_mib: 512,
         kernel_latency_ns: 1_500,
@@ -295,6 +321,7 @@ pub static PROFILES: &[DeviceProfile] = &[
         processors: 142,
         memory: 864.0,
         link: PCIE_4,
+        host: SERVER,
         memory_mib: 46_068,
         reserve_mib: 512,
         kernel_latency_ns: 1_500,
@@ -308,6 +335,7 @@ pub static PROFILES: &[DeviceProfile] = &[
         processors: 132,
         memory: 3_350.0,
         link: PCIE_5,
+        host: SERVER,
         memory_mib: 81_559,
         reserve_mib: 1536,
         kernel_latency_ns: 1_500,
@@ -321,6 +349,7 @@ pub static PROFILES: &[DeviceProfile] = &[
         processors: 132,
         memory: 4_800.0,
         link: PCIE_5,
+        host: SERVER,
         memory_mib: 143_771,
         reserve_mib: 1536,
         kernel_latency_ns: 1_500,
@@ -334,6 +363,7 @@ pub static PROFILES: &[DeviceProfile] = &[
         processors: 36,
         memory: 448.0,
         link: PCIE_5_X8,
+        host: DDR5,
         memory_mib: 16_311,
         reserve_mib: 1024,
         kernel_latency_ns: 1_500,
@@ -347,6 +377,7 @@ pub static PROFILES: &[DeviceProfile] = &[
         processors: 170,
         memory: 1_792.0,
         link: PCIE_5,
+        host: DDR5,
         memory_mib: 32_607,
         reserve_mib: 1024,
         kernel_latency_ns: 1_500,
@@ -360,6 +391,7 @@ pub static PROFILES: &[DeviceProfile] = &[
         processors: 188,
         memory: 1_792.0,
         link: PCIE_5,
+        host: DDR5,
         memory_mib: 97_887,
         reserve_mib: 1024,
         kernel_latency_ns: 1_500,
@@ -373,6 +405,7 @@ pub static PROFILES: &[DeviceProfile] = &[
         processors: 148,
         memory: 7_700.0,
         link: PCIE_5,
+        host: SERVER,
         memory_mib: 183_359,
         reserve_mib: 1536,
         kernel_latency_ns: 1_500,

@@ -37,6 +37,9 @@ pub struct Peaks {
     pub tf32: Option<f64>,
 }
 
+/// Fixed time of an op on the host in ns: threads are woken and joined.
+const HOST_LATENCY_NS: u64 = 20_000;
+
 /// Throughputs and latencies of one device and its link to the host.
 #[derive(Clone, PartialEq, Debug)]
 pub struct DeviceProfile {
@@ -60,6 +63,9 @@ pub struct DeviceProfile {
     pub h2d_bytes_per_s: f64,
     /// Copy throughput of both directions together while both run, in bytes per second.
     pub duplex_total_bytes_per_s: f64,
+    /// Throughput of host memory for updates of an optimizer on the host, in bytes per second; `None` where
+    /// no op runs there.
+    pub host_bytes_per_s: Option<f64>,
     /// Fixed time of every kernel in ns.
     pub kernel_latency_ns: u64,
     /// Fixed time of every copy in ns.
@@ -92,6 +98,17 @@ impl DeviceProfile {
         }
         let ns = roofline::kernel_ns(self, op, operands, results);
         whole(self.measured.as_ref().map_or(ns, |m| m.op_ns(op, operands, results, ns)))
+    }
+
+    /// Time of an op on the host in ns, where it can run there: an update of an optimizer, which takes as
+    /// long as its bytes do.
+    ///
+    /// The types must satisfy [`OpKind::infer`].
+    pub fn host_ns(&self, op: &OpKind, operands: &[&TensorType], results: &[&TensorType]) -> Option<u64> {
+        let rate = self.host_bytes_per_s.filter(|_| op.def().family == Family::Optimizer)?;
+        let cost = op.cost(operands, results);
+        let bytes = cost.bytes_read as f64 + cost.bytes_written as f64;
+        Some(HOST_LATENCY_NS.saturating_add(whole(bytes / rate * 1e9)))
     }
 
     /// Slowdown of an op beside copies in both directions, in parts of [`SLOWDOWN_UNIT`]: the measured

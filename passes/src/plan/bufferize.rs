@@ -7,7 +7,8 @@
 
 use memc_ir::{Arena, Code, Def, Id, Module, OpId, Phase, Slot, SlotId, Space, Value, ValueId, Wait};
 use memc_planner::{
-    Command, CommandIx, CommandKind, Decisions, Event, OpPos, Schedule, Site, SlotIx, Trace, Waits, trace,
+    Command, CommandIx, CommandKind, Decisions, Event, HostOpIx, OpPos, Schedule, Site, SlotIx, TensorId,
+    Trace, Waits, trace,
 };
 
 use super::problem::Problem;
@@ -28,7 +29,7 @@ pub fn bufferize(problem: &Problem, schedule: &Schedule) -> Result<Module, Contr
 }
 
 fn fold(p: &Problem, trace: &Trace, waits: Option<&Waits>) -> Result<Module, Contradiction> {
-    let mut m = p.module.clone();
+    let mut m = Module::clone(&p.module);
     m.phase = Phase::Mem;
     m.order.clear();
     for slot in trace.slots.values() {
@@ -133,7 +134,8 @@ impl Bufferizer<'_> {
                 let op = match command.kind {
                     CommandKind::Run { op, recompute } => self.run(op, recompute, command)?,
                     CommandKind::In(_) => self.copy(Code::SwapIn, command, None)?,
-                    CommandKind::Out(_) => self.copy(Code::SwapOut, command, None)?,
+                    CommandKind::Out(_) | CommandKind::Send(_) => self.copy(Code::SwapOut, command, None)?,
+                    CommandKind::HostRun(op) => self.host_run(op, command)?,
                     CommandKind::Output { .. } => {
                         let &o =
                             self.outputs.next().ok_or("the trace has an output that the module lacks")?;
@@ -210,13 +212,27 @@ impl Bufferizer<'_> {
 
     fn run(&mut self, position: OpPos, recompute: bool, command: &Command) -> Result<OpId, Contradiction> {
         let p = self.p;
-        let op = &p.numbers.ops[position];
-        let id = p.ops[position];
+        let placed = self.compute(p.ops[position], &p.numbers.ops[position].reads, command)?;
+        if !recompute {
+            self.outputs = p.outputs[position].iter();
+        }
+        Ok(placed)
+    }
+
+    fn host_run(&mut self, op: HostOpIx, command: &Command) -> Result<OpId, Contradiction> {
+        let p = self.p;
+        self.compute(p.host_ops[op], &p.numbers.host_ops[op].reads, command)
+    }
+
+    /// Puts an op of the source module with the slots of its command; `reads` are the tensors that those
+    /// which it reads hold.
+    fn compute(&mut self, id: OpId, reads: &[TensorId], command: &Command) -> Result<OpId, Contradiction> {
+        let p = self.p;
         let source = &p.module.ops[id];
         let mut operands = Vec::with_capacity(source.operands.len());
         for &v in &source.operands {
             let t = p.storages.of[v];
-            let slot = op.reads.iter().position(|&read| read == t).and_then(|k| command.reads.get(k));
+            let slot = reads.iter().position(|&read| read == t).and_then(|k| command.reads.get(k));
             let &slot = slot.ok_or("a run of the trace has other operands than its op")?;
             operands.push(self.resolve(v, of_ir(slot))?);
         }
@@ -231,9 +247,6 @@ impl Bufferizer<'_> {
         for ((&original, &value), slot) in results.zip(slots) {
             self.content[slot] = vec![(original, value)];
         }
-        if !recompute {
-            self.outputs = p.outputs[position].iter();
-        }
         Ok(placed)
     }
 
@@ -242,6 +255,7 @@ impl Bufferizer<'_> {
     fn place_op(&mut self, op: OpId, operands: Vec<ValueId>, slots: Vec<SlotId>) -> OpId {
         let placed = if self.m.ops[op].slots.is_empty() { op } else { self.clone_op(op) };
         self.m.ops[placed].operands = operands;
+        self.m.ops[placed].on_host = slots.iter().all(|&slot| self.m.slots[slot].space == Space::Host);
         self.m.ops[placed].slots = slots;
         self.m.order.push(placed);
         placed

@@ -1,9 +1,10 @@
 //! The planning problem of a module: its numbers for planners, and the data that carry their decisions out.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use memc_ir::{Arena, Bytes, Module, OpId, OpKind, OutputRole, TensorType, ValueId};
-use memc_planner::{Device, Op, OpPos, Tensor, TensorId, Wish};
+use memc_planner::{Device, HostOpIx, NotOnHost, Op, OpPos, Placed, Tensor, TensorId, Wish};
 
 use super::storage::{self, Storages, TensorKind};
 use crate::device::DeviceProfile;
@@ -12,7 +13,7 @@ use crate::error::{Contradiction, PassError};
 /// A module, legalised for memory, and its planning problem.
 pub struct Problem {
     /// The module in the graph phase; ops of the problem refer to it.
-    pub module: Module,
+    pub module: Arc<Module>,
     /// The problem in numbers. An op is called by its first result, and labelled with its source node.
     pub numbers: memc_planner::Problem,
     /// Kind of each tensor.
@@ -21,7 +22,9 @@ pub struct Problem {
     pub ops: Arena<OpPos, OpId>,
     /// For every op of the problem, the outputs of the module that it completes.
     pub outputs: Arena<OpPos, Vec<usize>>,
-    pub(crate) storages: Storages,
+    /// For every op on the host, that of the module.
+    pub host_ops: Arena<HostOpIx, OpId>,
+    pub(crate) storages: Arc<Storages>,
 }
 
 impl Problem {
@@ -71,15 +74,32 @@ impl Problem {
                 time_ns: profile.op_ns(kind, &operands, &results),
                 slowdown: profile.slowdown(kind, &operands, &results),
                 outputs: mine.iter().map(result).collect(),
+                sends: Vec::new(),
                 repeatable: true,
                 after: Vec::new(),
+                host_ns: profile.host_ns(kind, &operands, &results),
             });
             ops.push(id);
             outputs.push(mine);
         }
         let numbers = memc_planner::Problem::new(&m.name, device(profile), tensors, numbers)
             .map_err(|e| PassError::Unsupported(e.to_string()))?;
-        Ok(Problem { module: m, numbers, kinds, ops, outputs, storages })
+        let (module, storages) = (Arc::new(m), Arc::new(storages));
+        Ok(Problem { module, numbers, kinds, ops, outputs, host_ops: Arena::default(), storages })
+    }
+
+    /// The problem in which some ops run on the host.
+    pub fn with_host_ops(&self, ops: &BTreeSet<OpPos>) -> Result<Problem, (OpPos, NotOnHost)> {
+        let Placed { problem, positions } = self.numbers.with_host_ops(ops)?;
+        Ok(Problem {
+            module: Arc::clone(&self.module),
+            numbers: problem,
+            kinds: self.kinds.clone(),
+            ops: positions.values().map(|&at| self.ops[at]).collect(),
+            outputs: positions.values().map(|&at| self.outputs[at].clone()).collect(),
+            host_ops: ops.iter().map(|&at| self.ops[at]).collect(),
+            storages: Arc::clone(&self.storages),
+        })
     }
 
     /// Type of the value that first fills a tensor.

@@ -18,8 +18,8 @@ use crate::api::{done, free, start};
 use crate::calls::Calls;
 use crate::devices::{Context, find, info};
 use crate::driver::{
-    Answer, Candidate, Clock, Driver, Facts, Function, LibraryAlgorithm, LibraryAlgorithms, LibraryOp,
-    Region, Setting, Sizes, Word, check_region,
+    Answer, Candidate, Clock, Driver, Facts, Function, HostCall, HostWork, LibraryAlgorithm,
+    LibraryAlgorithms, LibraryOp, Region, Setting, Sizes, Word, check_region,
 };
 use crate::host::HostMemory;
 use crate::library::require;
@@ -34,6 +34,7 @@ const SYMBOLS: &[&str] = &[
     "cuEventDestroy_v2",
     "cuEventRecord",
     "cuEventSynchronize",
+    "cuLaunchHostFunc",
     "cuLaunchKernel",
     "cuMemAlloc_v2",
     "cuMemFreeHost",
@@ -85,6 +86,8 @@ impl Marks {
 pub struct Cuda {
     info: DeviceInfo,
     streams: [sys::CUstream; Stream::ALL.len()],
+    /// Boxed, so that the driver can be given their addresses.
+    work: Vec<Box<HostWork>>,
     events: Vec<sys::CUevent>,
     modules: Modules,
     functions: Vec<sys::CUfunction>,
@@ -117,6 +120,7 @@ impl Cuda {
         let mut cuda = Cuda {
             info,
             streams: [null_mut(); Stream::ALL.len()],
+            work: Vec::new(),
             events: Vec::new(),
             modules: Modules::default(),
             functions: Vec::new(),
@@ -150,11 +154,12 @@ impl Cuda {
     }
 
     fn stream(&self, queue: Stream) -> sys::CUstream {
-        let [compute, d2h, h2d] = self.streams;
+        let [compute, d2h, h2d, cpu] = self.streams;
         match queue {
             Stream::Compute => compute,
             Stream::DeviceToHost => d2h,
             Stream::HostToDevice => h2d,
+            Stream::HostCompute => cpu,
         }
     }
 
@@ -180,6 +185,14 @@ impl Cuda {
         check_region(region.start, region.len, bytes)?;
         Ok(base + region.start as u64)
     }
+}
+
+/// Does work; `work` is the address of a [`HostWork`].
+#[allow(unsafe_code, reason = "the driver calls it")]
+unsafe extern "C" fn do_work(work: *mut c_void) {
+    // SAFETY: the address of work that a device keeps, shared with nobody who changes it.
+    let work = unsafe { &*work.cast_const().cast::<HostWork>() };
+    (work.0)();
 }
 
 impl Driver for Cuda {
@@ -279,6 +292,21 @@ impl Driver for Cuda {
         let operands = self.values.iter().copied().zip(places.iter().map(|place| place.len));
         let scratch = (self.address(workspace)?, workspace.len);
         self.calls.run(op, operands, scratch, self.stream(Stream::Compute).cast())
+    }
+
+    fn take_work(&mut self, work: HostWork) -> HostCall {
+        self.work.push(Box::new(work));
+        HostCall(self.work.len() - 1)
+    }
+
+    #[allow(unsafe_code, reason = "the driver is a C library")]
+    fn call_host(&mut self, queue: Stream, call: HostCall) -> Result<(), GpuError> {
+        let bounds = GpuError::Bounds { start: call.0, len: 1, arena: self.work.len() };
+        let work: *const HostWork = &raw const **self.work.get(call.0).ok_or(bounds)?;
+        // SAFETY: the stream exists. The work stays where it is until the device is dropped, when nothing runs.
+        let result =
+            unsafe { sys::cuLaunchHostFunc(self.stream(queue), Some(do_work), work.cast_mut().cast()) };
+        done("cuLaunchHostFunc", result)
     }
 
     #[allow(unsafe_code, reason = "the driver is a C library")]

@@ -1,4 +1,4 @@
-//! Interface of a device that replays a schedule: two arenas, three streams, events, launches.
+//! Interface of a device that replays a schedule: two arenas, streams, events, launches, work on the host.
 //!
 //! [`Cuda`](crate::Cuda) implements it with NVIDIA's driver; tests implement it without a GPU. The contract
 //! is CUDA's: commands of a queue run in the order of issue, a wait binds to the last record before it, and
@@ -8,6 +8,9 @@
 //! Places are offsets in the arenas, so that no address leaves an implementation; it checks that they are in
 //! bounds. That no two commands touch the same bytes at the same time is up to the caller, and that kernels
 //! keep to their buffers is up to their text.
+
+use std::fmt;
+use std::sync::Arc;
 
 use memc_cuda::LibraryCall;
 use memc_ir::{Space, Stream};
@@ -32,6 +35,20 @@ pub struct Function(pub usize);
 /// A library call that was planned, by a number of the implementation's.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LibraryOp(pub usize);
+
+/// Work on the host: it calls nothing of the driver, and does not panic.
+#[derive(Clone)]
+pub struct HostWork(pub Arc<dyn Fn() + Send + Sync>);
+
+impl fmt::Debug for HostWork {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("HostWork")
+    }
+}
+
+/// Work on the host that was given, by a number of the implementation's.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct HostCall(pub usize);
 
 /// Answer of a library to a call.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -147,6 +164,15 @@ pub trait Driver {
     /// The error of this or an earlier command.
     fn call(&mut self, op: LibraryOp, places: &[Region], workspace: Region) -> Result<(), GpuError>;
 
+    /// Takes work that a queue may come to, for good.
+    fn take_work(&mut self, work: HostWork) -> HostCall;
+
+    /// Has a thread of the host do work when the queue comes to it. The queue goes on once it is done.
+    ///
+    /// # Errors
+    /// The error of this or an earlier command.
+    fn call_host(&mut self, queue: Stream, call: HostCall) -> Result<(), GpuError>;
+
     /// Copies between places of the same length.
     ///
     /// # Errors
@@ -211,7 +237,7 @@ pub struct Graph(pub usize);
 
 /// A driver that captures commands once and replays them as a whole.
 ///
-/// The contract is that of CUDA's stream capture, over all three queues. While capturing nothing runs. A
+/// The contract is that of CUDA's stream capture, over all queues. While capturing nothing runs. A
 /// command becomes a node that comes after the node before it on its queue, and after the records that it
 /// waits for. Within a capture only records of the same capture can be waited for, and they mean nothing
 /// outside of it. For all others there are [`Graphs::record_outside`] and [`Graphs::wait_outside`].

@@ -36,9 +36,9 @@ pub use component::Component;
 pub use cuda::Cuda;
 pub use devices::{DeviceInfo, devices};
 pub use driver::{
-    Answer, Candidate, Clock, Driver, Facts, Function, Graph, Graphs, LibraryAlgorithm, LibraryAlgorithms,
-    LibraryOp, LibraryOptions, MOST_ALGORITHMS, Reason, Refused, Region, Rounding, Setting, Sizes, Word,
-    check_region,
+    Answer, Candidate, Clock, Driver, Facts, Function, Graph, Graphs, HostCall, HostWork, LibraryAlgorithm,
+    LibraryAlgorithms, LibraryOp, LibraryOptions, MOST_ALGORITHMS, Reason, Refused, Region, Rounding,
+    Setting, Sizes, Word, check_region,
 };
 pub use error::GpuError;
 pub use locate::{Libraries, Library, NotFound, Search, Status, VARIABLE};

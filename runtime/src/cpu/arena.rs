@@ -1,6 +1,6 @@
 //! The two arenas, and the only raw memory access of this crate.
 //!
-//! Contract: each arena is one allocation of exactly the size asked for, aligned to a cache line, whose pages
+//! Contract: each own arena is one allocation of exactly the size asked for, aligned to a cache line, whose pages
 //! are touched before use. The functions that give out slices check bounds themselves. That no two threads
 //! hold overlapping slices, one of them mutable, is the program's doing, not theirs: see the `SAFETY`
 //! comments.
@@ -22,7 +22,7 @@ use crate::Error;
 use crate::program::{Launch, Place, Source};
 
 /// The memory of a program.
-pub(super) struct Arenas {
+pub(crate) struct Arenas {
     dev: Arena,
     host: Arena,
 }
@@ -40,6 +40,16 @@ impl Arenas {
             })
         };
         Ok(Arenas { dev: reserve(dev_bytes, "device")?, host: reserve(host_bytes, "host")? })
+    }
+
+    /// The host arena of another device, which outlives every use of this; the device arena is empty.
+    pub(crate) fn of_host(host: &mut [u8]) -> Arenas {
+        let arena = |bytes: &mut [u8]| Arena {
+            start: NonNull::from(&mut *bytes).cast(),
+            bytes: bytes.len(),
+            is_owned: false,
+        };
+        Arenas { dev: arena(&mut []), host: arena(host) }
     }
 
     fn arena(&self, space: Space) -> &Arena {
@@ -107,10 +117,12 @@ fn recycle<A, B>(mut items: Vec<A>) -> Vec<B> {
     items.into_iter().filter_map(|_| None).collect()
 }
 
-/// One allocation of initialised bytes.
+/// One allocation of initialised bytes, or those of another device.
 struct Arena {
     start: NonNull<u8>,
     bytes: usize,
+    /// Whether the allocation is its own.
+    is_owned: bool,
 }
 
 // SAFETY: the arena owns its bytes, and they are plain data.
@@ -127,13 +139,13 @@ impl Arena {
     fn reserve(bytes: usize, fill: u8) -> Option<Arena> {
         let layout = Layout::from_size_align(bytes, ALIGN).ok()?;
         if bytes == 0 {
-            return Some(Arena { start: NonNull::dangling(), bytes });
+            return Some(Arena { start: NonNull::dangling(), bytes, is_owned: true });
         }
         // SAFETY: the size is not zero.
         let start = NonNull::new(unsafe { alloc(layout) })?;
         // SAFETY: the allocation has `bytes` bytes.
         unsafe { start.as_ptr().write_bytes(fill, bytes) };
-        Some(Arena { start, bytes })
+        Some(Arena { start, bytes, is_owned: true })
     }
 
     /// Address of the first byte of a place.
@@ -153,6 +165,7 @@ impl Drop for Arena {
     fn drop(&mut self) {
         if let Ok(layout) = Layout::from_size_align(self.bytes, ALIGN)
             && self.bytes > 0
+            && self.is_owned
         {
             // SAFETY: `reserve` allocated these bytes with this layout.
             unsafe { dealloc(self.start.as_ptr(), layout) };

@@ -13,7 +13,7 @@ use crate::{Error, Program};
 pub(super) const POISON: u8 = 0xff;
 
 /// Runs the commands of one stream.
-pub(super) struct Runner {
+pub(crate) struct Runner {
     program: Arc<Program>,
     arenas: Arc<Arenas>,
     poison: bool,
@@ -21,12 +21,12 @@ pub(super) struct Runner {
 }
 
 impl Runner {
-    pub(super) fn new(program: Arc<Program>, arenas: Arc<Arenas>, poison: bool) -> Runner {
+    pub(crate) fn new(program: Arc<Program>, arenas: Arc<Arenas>, poison: bool) -> Runner {
         Runner { program, arenas, poison, scratch: Scratch::default() }
     }
 
     /// Runs a launch, copy or free; other actions are the issuing thread's.
-    pub(super) fn run(&mut self, action: &Action) -> Result<(), Error> {
+    pub(crate) fn run(&mut self, action: &Action) -> Result<(), Error> {
         match action {
             Action::Launch(launch) => self.launch(launch),
             Action::Copy { src, dst } => {

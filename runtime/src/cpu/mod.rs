@@ -8,10 +8,10 @@
 //! After the first run of each section, replaying allocates nothing on the issuing thread or the stream
 //! threads, apart from what kernels do.
 
-mod arena;
+pub(crate) mod arena;
 mod delays;
 mod event;
-mod exec;
+pub(crate) mod exec;
 mod spans;
 mod stream;
 pub(crate) mod timed;
@@ -21,6 +21,7 @@ use std::sync::Arc;
 use rayon::ThreadPool;
 
 use crate::{Device, Error, Executor, Program, memory};
+pub(crate) use stream::guarded;
 
 /// Threads for kernels; 0 for as many as the machine has. A program on the device takes one of its pool's
 /// threads for good, so that other work needs a pool of its own.
@@ -79,6 +80,9 @@ impl Device for Cpu {
         memory::check(program.dev_bytes, program.host_bytes, false)?;
         let fill = if self.options.check_memory { exec::POISON } else { 0 };
         let arenas = arena::Arenas::reserve(program.dev_bytes, program.host_bytes, fill)?;
-        Ok(Box::new(stream::Streams::start(program, arenas, &self.options, &self.pool)?))
+        let host =
+            program.has_host_kernels().then(|| pool(self.options.threads).map(Arc::new)).transpose()?;
+        let pools = stream::Pools { device: &self.pool, host };
+        Ok(Box::new(stream::Streams::start(program, arenas, &self.options, pools)?))
     }
 }

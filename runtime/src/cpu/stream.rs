@@ -18,6 +18,7 @@ use std::{
     thread::{self, JoinHandle},
 };
 
+use memc_ir::Stream;
 use memc_plan::{Queue, Section, Span};
 use rayon::ThreadPool;
 
@@ -34,11 +35,10 @@ use crate::program::{Action, Command};
 use crate::progress::Progress;
 use crate::{Error, Program};
 
-/// Device streams; the issuing thread comes after them in arrays of [`PARTIES`].
-const QUEUES: usize = 3;
-const PARTIES: usize = 4;
+/// Streams; the issuing thread comes after them in arrays of [`PARTIES`].
+const QUEUES: usize = Stream::ALL.len();
+const PARTIES: usize = QUEUES + 1;
 const HOST: usize = Queue::Host.index();
-const NAMES: [&str; QUEUES] = ["memrun-compute", "memrun-d2h", "memrun-h2d"];
 
 /// Entry of a queue.
 #[derive(Clone, Copy)]
@@ -190,6 +190,14 @@ impl Shared {
     }
 }
 
+/// Threads of kernels. A stream of kernels takes one of its pool for good, so each has its own.
+pub(super) struct Pools<'a> {
+    /// Of kernels on the device.
+    pub(super) device: &'a Arc<ThreadPool>,
+    /// Of kernels on the host, where the program has any.
+    pub(super) host: Option<Arc<ThreadPool>>,
+}
+
 /// A program on the CPU device.
 pub(super) struct Streams {
     program: Arc<Program>,
@@ -210,10 +218,10 @@ impl Streams {
         program: Arc<Program>,
         arenas: Arenas,
         options: &Options,
-        pool: &Arc<ThreadPool>,
+        pools: Pools<'_>,
     ) -> Result<Streams, Error> {
         let arenas = Arc::new(arenas);
-        let room = [0, 1, 2].map(|queue| room(&program, queue));
+        let room = std::array::from_fn(|queue| room(&program, queue));
         let shared = Arc::new(Shared {
             board: Mutex::new(Board {
                 queues: room.map(VecDeque::with_capacity),
@@ -238,19 +246,21 @@ impl Streams {
             program,
             shared,
         };
-        for (queue, name) in NAMES.iter().enumerate() {
+        for (queue, stream) in Stream::ALL.into_iter().enumerate() {
             let runner = Runner::new(streams.program.clone(), arenas.clone(), options.check_memory);
             let delays = options.delay_seed.map(|seed| Delays::new(seed, queue));
-            let (shared, program, pool) = (streams.shared.clone(), streams.program.clone(), pool.clone());
-            let work = move || {
-                if queue == Queue::COMPUTE.index() {
-                    // A worker of the pool splits work in its own queue, without allocating.
-                    pool.install(|| drain(&shared, &program, queue, runner, delays));
-                } else {
-                    drain(&shared, &program, queue, runner, delays);
-                }
+            let (shared, program) = (streams.shared.clone(), streams.program.clone());
+            let pool = match stream {
+                Stream::Compute => Some(pools.device.clone()),
+                Stream::HostCompute => pools.host.clone(),
+                Stream::DeviceToHost | Stream::HostToDevice => None,
             };
-            let thread = thread::Builder::new().name((*name).to_owned()).spawn(work);
+            let work = move || match pool {
+                // A worker of the pool splits work in its own queue, without allocating.
+                Some(pool) => pool.install(|| drain(&shared, &program, queue, runner, delays)),
+                None => drain(&shared, &program, queue, runner, delays),
+            };
+            let thread = thread::Builder::new().name(format!("memrun-{}", stream.name())).spawn(work);
             let thread = thread.map_err(|e| Error::Memory(format!("cannot start a stream thread: {e}")))?;
             streams.threads.push(thread);
         }
@@ -388,15 +398,21 @@ fn drain(shared: &Shared, program: &Program, queue: usize, mut runner: Runner, m
         }
         let Some(command) = program.section(section).get(index) else { continue };
         let run = || shared.timed(section, index, || runner.run(&command.action));
-        let failure = match catch_unwind(AssertUnwindSafe(run)) {
-            Ok(Ok(())) => continue,
-            Ok(Err(error)) => error,
-            Err(panic) => {
-                Error::Internal(format!("{section} command {index} panicked: {}", panic_text(panic.as_ref())))
-            }
-        };
-        shared.stop(Some(failure));
+        if let Err(failure) = guarded(section, index, run) {
+            shared.stop(Some(failure));
+        }
     }
+}
+
+/// Runs a command; a panic is an error.
+pub(crate) fn guarded(
+    section: Section,
+    index: usize,
+    run: impl FnOnce() -> Result<(), Error>,
+) -> Result<(), Error> {
+    catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
+        Err(Error::Internal(format!("{section} command {index} panicked: {}", panic_text(panic.as_ref()))))
+    })
 }
 
 fn panic_text(panic: &(dyn Any + Send)) -> &str {

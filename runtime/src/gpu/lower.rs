@@ -9,9 +9,9 @@ use memc_plan::{Kernel, Section};
 
 use super::batched;
 use super::library::LibraryKernels;
-use super::places::{launches, operand};
+use super::places::{launches, on_device, operand};
 use super::report::{self, Reports};
-use crate::program::{Action, Launch, Place};
+use crate::program::{Launch, Place};
 use crate::{Error, Program};
 
 /// Alignment of the scratch region, as good as that of an allocation.
@@ -90,17 +90,14 @@ impl Lowered {
         let mut all: Vec<Vec<Call<'_>>> = Vec::with_capacity(commands.len());
         let mut shared = groups.iter().flatten().copied().peekable();
         for (index, command) in commands.iter().enumerate() {
-            all.push(match &command.action {
-                Action::Launch(_) if shared.next_if_eq(&index).is_some() => Vec::new(),
-                Action::Launch(launch) => self.calls(launch, reports.place(section, index))?,
-                _ => Vec::new(),
+            all.push(match on_device(command) {
+                Some(_) if shared.next_if_eq(&index).is_some() => Vec::new(),
+                Some(launch) => self.calls(launch, reports.place(section, index))?,
+                None => Vec::new(),
             });
         }
         for group in &groups {
-            let launches = group.iter().filter_map(|&index| match &commands.get(index)?.action {
-                Action::Launch(launch) => Some(launch),
-                _ => None,
-            });
+            let launches = group.iter().filter_map(|&index| on_device(commands.get(index)?));
             let call = batched_call(program, &launches.collect::<Vec<_>>())?;
             group
                 .last()

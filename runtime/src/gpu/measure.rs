@@ -9,8 +9,9 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use memc_gpu::{Clock, Facts, GpuError, Graph, Graphs, LibraryAlgorithms, Stream};
-use memc_plan::Section;
+use memc_plan::{Queue, Section};
 
+use super::places::on_device;
 use super::replay::{Replay, ReplayOptions};
 use super::split::Split;
 use crate::clock::{elapsed_ns, now};
@@ -113,13 +114,14 @@ impl<D: Graphs + Clock> InOrder<D> {
         }
         let program = self.replay.program.clone();
         let body = program.section(Section::Body);
-        let launches = body.iter().filter(|command| matches!(command.action, Action::Launch(_))).count();
+        let launches = body.iter().filter_map(on_device).count();
         self.replay.driver.synchronize()?;
         self.empty = launches..launches;
         self.replay.driver.reserve_marks(2 * (launches + PAIRS))?;
         self.replay.driver.begin_capture()?;
         let issued = self.split.device.clone().try_for_each(|index| match body.get(index) {
-            Some(command) if command.queue.stream().is_some() => {
+            // Kernels on the host are not measured here, and nothing that is depends on them.
+            Some(command) if command.queue != Queue::CPU && command.queue.stream().is_some() => {
                 self.issue(index, &command.action)?;
                 self.pair(launches)
             }

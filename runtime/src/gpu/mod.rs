@@ -1,12 +1,12 @@
 //! Programs on a device that has a [`Driver`](memc_gpu::Driver): kernels that are generated and compiled,
-//! calls of libraries, two arenas, three queues.
+//! calls of libraries, two arenas, queues, kernels on the host.
 //!
 //! A matrix product or convolution is a library's call where `memc-cuda` describes it as one, the library is
 //! there, and it has an algorithm that takes no more workspace than the plan lists: the one of the plan's
 //! tuning section, where it was measured with the same libraries on the same kind of device, or the one that
 //! the library chooses. Otherwise it is a generated kernel.
 //!
-//! A step runs by graphs: the commands of the body are captured once over the three queues, and a launch
+//! A step runs by graphs: the commands of the body are captured once over all queues, and a launch
 //! replays them all. Two graphs take turns and are ordered by events of theirs, so that a step's first copies
 //! may run beside the last of the step before it, as when commands are issued one by one. This costs a second
 //! set of nodes on the device, and a wait for the device after the first step.
@@ -20,6 +20,7 @@
 //! Results are those of `memc-kernels` within rounding. An index value or label out of range ends the run
 //! before an output or a state is taken that follows it.
 
+mod at_host;
 mod batched;
 mod capture;
 mod library;

@@ -1,19 +1,22 @@
 //! Launches of a program, and their places as regions of the arenas.
 
 use memc_gpu::Region;
-use memc_plan::Section;
+use memc_plan::{Queue, Section};
 
 use crate::Program;
-use crate::program::{Action, Launch, Place, Source};
+use crate::program::{Action, Command, Launch, Place, Source};
 
-/// All launches of a program.
+/// All launches of a program on the device.
 pub(super) fn launches(program: &Program) -> impl Iterator<Item = &Launch> {
-    Section::ALL.into_iter().flat_map(|section| program.section(section)).filter_map(|command| match &command
-        .action
-    {
-        Action::Launch(launch) => Some(launch),
+    Section::ALL.into_iter().flat_map(|section| program.section(section)).filter_map(on_device)
+}
+
+/// The launch of a command on the device.
+pub(super) fn on_device(command: &Command) -> Option<&Launch> {
+    match &command.action {
+        Action::Launch(launch) if command.queue == Queue::COMPUTE => Some(launch),
         _ => None,
-    })
+    }
 }
 
 /// Place of an operand of a launch.

@@ -6,12 +6,13 @@
 
 use std::{collections::BTreeMap, ops::Range, sync::Arc};
 
-use memc_gpu::{Clock, Function, GpuError, Graphs, LibraryAlgorithms, Sizes, Space, Stream, Word};
+use memc_gpu::{Clock, Function, GpuError, Graphs, HostCall, LibraryAlgorithms, Sizes, Space, Stream, Word};
 use memc_plan::{Section, Span};
 
+use super::at_host::HostKernels;
 use super::library::{Call, LibraryKernels};
 use super::lower::Lowered;
-use super::places::region;
+use super::places::{on_device, region};
 use super::refused::RefusedCall;
 use super::report::Reports;
 use super::split::{Captured, Split};
@@ -30,6 +31,8 @@ enum Ready {
     Kernel { function: Function, grid: [u32; 3], block: u32, words: Vec<Word> },
     /// A library's.
     Call(Call),
+    /// A kernel on the host.
+    Host(HostCall),
 }
 
 impl Ready {
@@ -37,6 +40,7 @@ impl Ready {
         match self {
             Ready::Kernel { function, grid, block, words } => driver.launch(*function, *grid, *block, words),
             Ready::Call(call) => driver.call(call.op, &call.places, call.workspace),
+            Ready::Host(call) => driver.call_host(Stream::HostCompute, *call),
         }
     }
 }
@@ -87,6 +91,8 @@ pub(super) struct Replay<D> {
     pub(super) captured: Option<Captured>,
     notes: Vec<String>,
     refused: Vec<RefusedCall>,
+    /// Kernels on the host, where there are any.
+    host_kernels: Option<Arc<HostKernels>>,
     /// Bytes of the device that were free before anything of the program was there, until what it takes is
     /// looked at.
     pub(super) free_bytes: Option<u64>,
@@ -167,14 +173,25 @@ impl<D: Graphs + Clock> Replay<D> {
         if all().next().is_some() {
             driver.build(&units::texts(all().map(|call| &call.launch.kernel)))?;
         }
+        let host_kernels = match program.has_host_kernels() {
+            true => {
+                let host = driver.host(0, program.host_bytes)?;
+                Some(HostKernels::new(&program, host, options.check_memory)?)
+            }
+            false => None,
+        };
         let mut functions = BTreeMap::new();
         let mut launches = Vec::new();
         let mut issued = [const { Vec::new() }; Section::ALL.len()];
         for ((section, calls), issued) in Section::ALL.into_iter().zip(&calls).zip(&mut issued) {
-            for (command, calls) in program.section(section).iter().zip(calls) {
+            for (index, (command, calls)) in program.section(section).iter().zip(calls).enumerate() {
                 let begin = launches.len();
-                if let Action::Launch(launch) = &command.action {
-                    launches.extend(by_library.call(launch).map(Ready::Call));
+                match (on_device(command), &command.action, &host_kernels) {
+                    (Some(launch), ..) => launches.extend(by_library.call(launch).map(Ready::Call)),
+                    (None, Action::Launch(_), Some(kernels)) => {
+                        launches.push(Ready::Host(driver.take_work(kernels.work(section, index))));
+                    }
+                    _ => {}
                 }
                 for call in calls {
                     let name = call.launch.kernel.name.as_str();
@@ -203,6 +220,7 @@ impl<D: Graphs + Clock> Replay<D> {
             captured: split.map(Captured::new),
             notes,
             refused: by_library.refused,
+            host_kernels,
             progress: Progress::New,
             program,
         })
@@ -235,7 +253,7 @@ impl<D: Graphs + Clock> Replay<D> {
     ) -> Result<(), GpuError> {
         let driver = &mut self.driver;
         match action {
-            Action::Launch(launch) => self.launch(section, index, launch)?,
+            Action::Launch(launch) => self.launch(section, index, queue, launch)?,
             Action::Copy { src, dst } => driver.copy(queue, region(*src), region(*dst))?,
             Action::Free(place) => {
                 if self.options.check_memory && place.space == Space::Dev {
@@ -252,8 +270,14 @@ impl<D: Graphs + Clock> Replay<D> {
         Ok(())
     }
 
-    fn launch(&mut self, section: Section, index: usize, launch: &Launch) -> Result<(), GpuError> {
-        if self.options.check_memory {
+    fn launch(
+        &mut self,
+        section: Section,
+        index: usize,
+        queue: Stream,
+        launch: &Launch,
+    ) -> Result<(), GpuError> {
+        if self.options.check_memory && queue == Stream::Compute {
             // Results that share their bytes with an operand are still to be read.
             let shared = |j| launch.operands.iter().any(|o| matches!(o, Source::Result(k) if *k == j));
             for (_, place) in launch.results.iter().enumerate().filter(|(j, _)| !shared(*j)) {
@@ -271,6 +295,13 @@ impl<D: Graphs + Clock> Replay<D> {
         let ready = self.launches.get(range.unwrap_or_default()).unwrap_or_default();
         let mut rest = ready.iter().filter(|ready| matches!(ready, Ready::Kernel { .. }));
         rest.try_for_each(|ready| ready.issue(&mut self.driver))
+    }
+
+    /// Fails where a kernel has refused its operands, or one on the host has failed.
+    fn check_kernels(&mut self) -> Result<(), Error> {
+        let program = self.program.clone();
+        self.reports.read(&mut self.driver, &program)?;
+        self.host_kernels.as_ref().map_or(Ok(()), |kernels| kernels.check())
     }
 
     /// A command of the issuing thread.
@@ -294,7 +325,7 @@ impl<D: Graphs + Clock> Replay<D> {
             }
             Action::Store(state) => {
                 let Some(resident) = place(&program.resident_slots, state) else { return Ok(()) };
-                self.reports.read(&mut self.driver, &program)?;
+                self.check_kernels()?;
                 match resident.space {
                     Space::Host => host.store(state, self.driver.host(resident.start, resident.len)?)?,
                     Space::Dev => {
@@ -310,7 +341,7 @@ impl<D: Graphs + Clock> Replay<D> {
             }
             Action::Read(output) => {
                 let Some(slot) = place(&program.results, output) else { return Ok(()) };
-                self.reports.read(&mut self.driver, &program)?;
+                self.check_kernels()?;
                 host.read(output, self.driver.host(slot.start, slot.len)?)?;
             }
             Action::Free(place) => {

@@ -9,6 +9,7 @@ use memc_gpu::Driver;
 use memc_kernels::KernelError;
 use memc_plan::Section;
 
+use super::places::on_device;
 use crate::program::{Action, Launch};
 use crate::{Error, Program};
 
@@ -35,7 +36,7 @@ impl Reports {
         let mut checks = Vec::new();
         for section in Section::ALL {
             for (index, command) in program.section(section).iter().enumerate() {
-                let Action::Launch(launch) = &command.action else { continue };
+                let Some(launch) = on_device(command) else { continue };
                 let of = |what: &IndexCheck| Check { at: (section, index), what: what.clone() };
                 checks.extend(checks_of(launch).iter().map(of));
             }

@@ -25,8 +25,8 @@ use std::sync::{Arc, mpsc};
 
 pub(crate) use compiler::has_compiler;
 use memc_gpu::{
-    Answer, Driver, Function, GpuError, LibraryCall, LibraryOp, Region, Sizes, Space, Stream, Word,
-    check_region,
+    Answer, Driver, Function, GpuError, HostCall, HostWork, LibraryCall, LibraryOp, Region, Sizes, Space,
+    Stream, Word, check_region,
 };
 use program::Program;
 use worker::{Board, Worker, worker};
@@ -83,6 +83,7 @@ pub(crate) struct Mock {
     functions: BTreeMap<String, usize>,
     calls: Vec<(LibraryCall, usize)>,
     launches: usize,
+    work: Vec<HostWork>,
 }
 
 impl Mock {
@@ -92,7 +93,7 @@ impl Mock {
         let empty = || Arc::new(Bytes::new(0, 0));
         Mock {
             behaviour,
-            queues: (0..3).map(queue).collect(),
+            queues: (0..Stream::ALL.len() as u64).map(queue).collect(),
             board: Arc::default(),
             issued: 0,
             events: Vec::new(),
@@ -106,6 +107,7 @@ impl Mock {
             functions: BTreeMap::new(),
             calls: Vec::new(),
             launches: 0,
+            work: Vec::new(),
         }
     }
 
@@ -230,6 +232,16 @@ impl Driver for Mock {
                 unsafe { device.at(result.start).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
             }
         })
+    }
+
+    fn take_work(&mut self, work: HostWork) -> HostCall {
+        self.work.push(work);
+        HostCall(self.work.len() - 1)
+    }
+
+    fn call_host(&mut self, queue: Stream, call: HostCall) -> Result<(), GpuError> {
+        let work = self.work[call.0].clone();
+        self.issue(queue, move || (work.0)())
     }
 
     fn copy(&mut self, queue: Stream, from: Region, to: Region) -> Result<(), GpuError> {

@@ -173,3 +173,12 @@ FN f32 op_gelu_tanh_slope(f32 x) {
   f32 u = gelu_inner(x), s = op_sigmoid(2.0f * u), t = op_sigmoid(-2.0f * u);
   return s + 2.0f * x * (0.79788456f * (1.0f + 0.134145f * x * x)) * (s * t);
 }
+
+// `base` to the power of `n`: products alone, in an order that depends on `n` alone, as on the host.
+FN f64 power(f64 base, i64 n) {
+  f64 all = 1.0;
+  for (; n > 0; n >>= 1, base *= base) {
+    if (n & 1) all *= base;
+  }
+  return all;
+}

@@ -356,7 +356,8 @@ fn tuned(line: &mut Line<'_, '_>) -> Result<TunedKernel, PlanError> {
 fn command(line: &mut Line<'_, '_>) -> Result<(Queue, Action), PlanError> {
     let name = line.word("a stream")?;
     let queue = Queue::ALL.into_iter().find(|queue| queue.name() == name);
-    let queue = queue.ok_or_else(|| line.fail(format!("`{name}` is not one of compute, d2h, h2d, host")))?;
+    let queue =
+        queue.ok_or_else(|| line.fail(format!("`{name}` is not one of compute, d2h, h2d, cpu, host")))?;
     let action = match line.word("an action")? {
         "launch" => {
             let kernel = line.id("k")?;

@@ -70,7 +70,7 @@ impl<'a> AddressWalk<'a> {
         for (t, tensor) in p.tensors.iter() {
             match tensor.kind {
                 TensorKind::Transient => {}
-                TensorKind::Input => host[t] = true,
+                TensorKind::Input | TensorKind::Hosted => host[t] = true,
                 TensorKind::Persistent if resident.contains(&t) => {
                     residents.insert(t, Resident::Dev(Some(base)));
                     at[t] = Some(base);
@@ -288,7 +288,7 @@ impl<'a> AddressWalk<'a> {
                 // A content written into an input dies with its last use; the one that arrived is in host
                 // memory.
                 let alive = match operand.kind {
-                    TensorKind::Persistent => true,
+                    TensorKind::Persistent | TensorKind::Hosted => true,
                     TensorKind::Input if operand.writes.first().is_none_or(|&first| first >= next) => true,
                     _ => operand.touches.last().is_some_and(|&l| l >= next),
                 };

@@ -2,7 +2,7 @@
 //! 2).
 
 use memc_ir::{Arena, Id};
-use memc_planner::{AccessSequence, Genotype, Problem, Step, StepPos, Swap, TensorId, TensorKind};
+use memc_planner::{AccessSequence, Genotype, Problem, Step, StepPos, Swap, TensorId};
 
 use super::maps::{Net, RECOMPUTE, SWAP};
 
@@ -185,7 +185,7 @@ impl<'a> Model<'a> {
             return;
         }
         let op = &p.ops[step.op];
-        for &(_, bytes) in &op.outputs {
+        for (_, bytes) in op.copies(&p.tensors) {
             c.d2h = c.d2h.max(c.compute) + p.device.d2h_ns(bytes);
         }
         // A copy begins with the content, beside the ops that read it; the bytes are free after the last of
@@ -273,7 +273,7 @@ impl<'a> Model<'a> {
             }
             self.dead[s] = self.dies.len();
         }
-        for (t, tensor) in net.p.tensors.iter().filter(|(_, t)| t.kind == TensorKind::Input) {
+        for (t, tensor) in net.p.tensors.iter().filter(|(_, t)| t.kind.arrives()) {
             let (need, anew) = self.next[t];
             if need != NONE && !anew && !tensor.touches.is_empty() {
                 self.possible.push(Fetch { trigger: need.previous().unwrap_or_default(), need, tensor: t });

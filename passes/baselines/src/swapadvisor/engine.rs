@@ -75,7 +75,7 @@ impl Augmented {
             let op = &p.ops[op];
             let node = x.node(Stream::Compute, op.time_ns);
             x.runs.push(node);
-            for &(t, bytes) in &op.outputs {
+            for (t, bytes) in op.copies(&p.tensors) {
                 x.touches.push((in_block(block[t]), false));
                 let output = x.node(Stream::DeviceToHost, p.device.d2h_ns(bytes));
                 x.after[output] = Some(node);

@@ -1,7 +1,7 @@
 //! Lifetimes that the order of a problem implies: the last position at which each content can be recomputed.
 
 use memc_ir::Arena;
-use memc_planner::{AccessSequence, Genotype, OpPos, Problem, StepPos, TensorId, TensorKind};
+use memc_planner::{AccessSequence, Genotype, OpPos, Problem, StepPos, TensorId};
 
 /// Position after the last op.
 pub(crate) const NEVER: OpPos = OpPos(u32::MAX);
@@ -65,14 +65,12 @@ fn recompute_limit(p: &Problem, limits: &Arena<TensorId, Vec<OpPos>>, w: OpPos) 
         let overwritten = tensor.writes.get(had).copied().unwrap_or(NEVER);
         // Once nothing reads a content any more it is gone, but for what a step begins or ends with.
         let end = match tensor.writes.get(had) {
-            Some(_) if tensor.kind == TensorKind::Input && had == 0 => overwritten,
+            Some(_) if tensor.kind.arrives() && had == 0 => overwritten,
             Some(&o) if p.ops[o].reads.contains(&r) => o,
             Some(&o) => {
                 tensor.touches[..tensor.touches.partition_point(|&x| x < o)].last().map_or(OpPos(0), |&x| x)
             }
-            None if tensor.kind == TensorKind::Persistent || tensor.kind == TensorKind::Input && had == 0 => {
-                NEVER
-            }
+            None if tensor.persistent() || tensor.kind.arrives() && had == 0 => NEVER,
             None => tensor.touches.last().copied().unwrap_or(OpPos(0)),
         };
         overwritten.min(end.max(limits[r][had]))

@@ -172,7 +172,7 @@ impl<'a> EvictionWalk<'a> {
         for (t, tensor) in p.tensors.iter() {
             match tensor.kind {
                 TensorKind::Transient => {}
-                TensorKind::Input => w.host[t] = Some(0),
+                TensorKind::Input | TensorKind::Hosted => w.host[t] = Some(0),
                 TensorKind::Persistent if resident(t) && !tensor.touches.is_empty() => {
                     w.residents.insert(t, Resident::Dev(None));
                     (w.here[t], w.used) = (true, w.used + tensor.bytes);

@@ -9,7 +9,7 @@ use memc_ir::Arena;
 
 use crate::decisions::Resident;
 use crate::evaluate::{Schedule, live};
-use crate::ids::{CommandIx, OpPos, TensorId};
+use crate::ids::{CommandIx, HostOpIx, OpPos, TensorId};
 use crate::place::{Command, CommandKind, Event, Space};
 use crate::problem::Problem;
 use most::Most;
@@ -71,6 +71,8 @@ pub enum Late {
     Op(OpPos),
     /// Its bytes were in use until this tensor had been copied to the host.
     Out(TensorId),
+    /// This op on the host had not run.
+    Host(HostOpIx),
     /// The step before had not ended.
     Step,
 }
@@ -114,6 +116,8 @@ pub struct Account {
     pub to_host_ns: u64,
     /// Busy time of the link to the device in ns, copies undisturbed.
     pub to_device_ns: u64,
+    /// Busy time of ops on the host in ns.
+    pub on_host_ns: u64,
 }
 
 /// A run: its op and the bytes on the device meanwhile.
@@ -142,7 +146,10 @@ pub fn account(p: &Problem, r: &Schedule) -> Account {
     for c in r.trace.commands.values() {
         match c.kind {
             CommandKind::In(_) => out.to_device_ns += c.ns,
-            CommandKind::Out(_) | CommandKind::Output { .. } => out.to_host_ns += c.ns,
+            CommandKind::Out(_) | CommandKind::Send(_) | CommandKind::Output { .. } => {
+                out.to_host_ns += c.ns;
+            }
+            CommandKind::HostRun(_) => out.on_host_ns += c.ns,
             CommandKind::Run { .. } => {}
         }
     }
@@ -209,7 +216,7 @@ impl Attributor<'_> {
                             self.run(op, recompute, &arriving, done);
                             done += 1;
                         }
-                        CommandKind::Output { .. } => {}
+                        CommandKind::Send(_) | CommandKind::HostRun(_) | CommandKind::Output { .. } => {}
                     }
                     arriving.clear();
                 }
@@ -321,7 +328,10 @@ fn stalls(r: &Schedule) -> Vec<Stall> {
             let span = r.timeline.spans.get(copy).copied().unwrap_or_default();
             match span.cause.filter(|_| span.stall > 0).map(|c| r.trace.commands[c].kind) {
                 Some(CommandKind::Run { op, .. }) => Late::Op(op),
-                Some(CommandKind::Out(t) | CommandKind::Output { tensor: t, .. }) => Late::Out(t),
+                Some(CommandKind::Out(t) | CommandKind::Send(t) | CommandKind::Output { tensor: t, .. }) => {
+                    Late::Out(t)
+                }
+                Some(CommandKind::HostRun(op)) => Late::Host(op),
                 Some(CommandKind::In(_)) => Late::Link,
                 None if span.stall > 0 => Late::Step,
                 None => Late::Link,
@@ -329,9 +339,9 @@ fn stalls(r: &Schedule) -> Vec<Stall> {
         };
         let cause = match span.cause.map(|c| (c, r.trace.commands[c].kind)) {
             Some((c, CommandKind::In(t))) => Cause::In(t, late(c)),
-            Some((_, CommandKind::Out(t))) => Cause::Out(t),
+            Some((_, CommandKind::Out(t) | CommandKind::Send(t))) => Cause::Out(t),
             Some((_, CommandKind::Output { tensor, .. })) => Cause::Output(tensor),
-            Some((_, CommandKind::Run { .. })) | None => Cause::Step,
+            Some((_, CommandKind::Run { .. } | CommandKind::HostRun(_))) | None => Cause::Step,
         };
         out.push(Stall { op, recompute, at_ns: span.start, ns: span.stall, cause });
     }

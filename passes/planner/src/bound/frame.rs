@@ -158,9 +158,8 @@ fn end(op: OpPos) -> usize {
 fn outputs(p: &Problem) -> Vec<Output> {
     let of = |(i, op): (OpPos, &crate::problem::Op)| {
         let outputs: Vec<Output> = op
-            .outputs
-            .iter()
-            .map(|&(_, bytes)| Output { from: end(i), ns: p.device.d2h_ns(bytes) })
+            .copies(&p.tensors)
+            .map(|(_, bytes)| Output { from: end(i), ns: p.device.d2h_ns(bytes) })
             .collect();
         outputs
     };
@@ -226,8 +225,14 @@ impl Builder<'_> {
             TensorKind::Persistent => tensor.writes.last().copied().unwrap_or(first),
             _ => first,
         };
-        if tensor.kind == TensorKind::Input && reads(first) {
-            begin = Begin::Arrives(self.gate);
+        if tensor.kind.arrives() && reads(first) {
+            // One on the host is updated there once all of its op's operands have been made.
+            let updated = || {
+                let ops = p.host_ops.values().filter(|op| op.writes.contains(&t));
+                ops.filter_map(|op| op.after.iter().max()).max().map_or(0, |&last| end(last))
+            };
+            let hosted = tensor.kind == TensorKind::Hosted;
+            begin = Begin::Arrives(if hosted { updated() } else { self.gate });
             leg(0, Some(first), None, &mut legs);
         }
         for pair in tensor.touches.windows(2).filter(|w| w[0] >= origin) {
@@ -241,7 +246,7 @@ impl Builder<'_> {
             }
         }
         let d = &p.device;
-        let arrives = tensor.kind == TensorKind::Input;
+        let arrives = tensor.kind.arrives();
         Some(Item {
             tensor: t,
             units: tensor.bytes / ALIGN,

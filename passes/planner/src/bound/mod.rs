@@ -3,7 +3,7 @@
 //! Three, in ns: the ideal (every op once); one for the problem's own order, from a fluid relaxation in which
 //! tensors leave and return in fractions; and one for every order. Decisions that keep the order and
 //! `capacity` bytes of device arena, and recompute repeatable ops only, take no less per step on average over
-//! many steps. (The difference between the ends of two consecutive steps may be less: copies of one reach
+//! many steps. Ops on the host stay there, and take no less than their sum. (The difference between the ends of two consecutive steps may be less: copies of one reach
 //! into the next.) The bound for the given order follows from any duals of memory and of the links by
 //! Lagrangian duality; good duals are sought in floating point, the bound that they give is computed in
 //! integers.
@@ -58,7 +58,8 @@ pub fn bound(p: &Problem, capacity: u64, allow: Allow) -> Result<Bound, Infeasib
 
 /// The bound for every order alone, in ns. Fails where no decisions fit.
 pub fn order_free(p: &Problem, capacity: u64, allow: Allow) -> Result<u64, Infeasible> {
-    Ok(order_free::order_free(p, capacity, allow)?.max(p.compute_ns()))
+    let host_ns = p.host_ops.values().map(|op| op.time_ns).sum();
+    Ok(order_free::order_free(p, capacity, allow)?.max(p.compute_ns()).max(host_ns))
 }
 
 impl Problem {

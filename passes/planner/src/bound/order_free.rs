@@ -111,11 +111,11 @@ fn contents(p: &Problem) -> Vec<Content> {
 
 /// Time in ns of the copies that all decisions make: inputs that are read, and outputs.
 fn forced(p: &Problem, contents: &[Content]) -> (u64, u64) {
-    let arrives = |c: &&Content| {
-        c.maker.is_none() && !c.readers.is_empty() && p.tensors[c.tensor].kind == TensorKind::Input
-    };
+    let arrives =
+        |c: &&Content| c.maker.is_none() && !c.readers.is_empty() && p.tensors[c.tensor].kind.arrives();
     let inputs = contents.iter().filter(arrives).map(|c| p.device.h2d_ns(p.tensors[c.tensor].size));
-    let outputs = p.ops.values().flat_map(|op| &op.outputs).map(|&(_, bytes)| p.device.d2h_ns(bytes));
+    let outputs =
+        p.ops.values().flat_map(|op| op.copies(&p.tensors)).map(|(_, bytes)| p.device.d2h_ns(bytes));
     (inputs.sum(), outputs.sum())
 }
 
@@ -226,10 +226,10 @@ struct Away {
 impl Away {
     fn new(p: &Problem, c: &Content, allow: Allow) -> Away {
         let tensor = &p.tensors[c.tensor];
-        let in_host = c.maker.is_none() && (tensor.kind == TensorKind::Input || tensor.writes.is_empty());
+        let in_host = c.maker.is_none() && (tensor.kind.arrives() || tensor.writes.is_empty());
         let out =
             if in_host && tensor.kind != TensorKind::Transient { 0 } else { p.device.d2h_ns(tensor.size) };
-        let copies = allow.swap || tensor.kind == TensorKind::Input && c.maker.is_none();
+        let copies = allow.swap || tensor.kind.arrives() && c.maker.is_none();
         Away {
             units: tensor.bytes / ALIGN,
             copy: copies.then(|| (out, if c.returns { p.device.h2d_ns(tensor.size) } else { 0 })),

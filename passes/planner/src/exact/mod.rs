@@ -134,7 +134,7 @@ impl Exact<'_> {
                 let gap = &sequence.gaps[g];
                 // A content that is overwritten is given up at once, unless the next step begins with it.
                 let free = gap.dead && !gap.wraps(steps);
-                (self.allow.swap || free) && !gap.arrives() && (gap.open() || gap.wraps(steps))
+                (self.allow.swap || free) && !gap.is_forced() && (gap.open() || gap.wraps(steps))
             })
             .collect();
         open.sort_by_key(|&g| (std::cmp::Reverse(sequence.gaps[g].bytes), g));

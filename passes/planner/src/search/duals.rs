@@ -55,7 +55,7 @@ impl Duals {
         let shadowed = shadowed && unchanged.any(|g| swapped(g) && !sequence.gaps[g].dead);
         let mut dirty = match s.p.tensors[t].kind {
             TensorKind::Transient => gaps.clone().next().map(|g| sequence.gaps[g].from + 1),
-            TensorKind::Input => None,
+            TensorKind::Input | TensorKind::Hosted => None,
             TensorKind::Persistent if shadowed || gaps.clone().next_back().is_some_and(on_host) => None,
             TensorKind::Persistent => Some(0),
         };

@@ -108,7 +108,7 @@ fn waits(r: &Schedule) -> Vec<Wait> {
         let Some(cause) = span.cause.filter(|_| span.stall > 0) else { continue };
         let (from, to) = match commands[cause].kind {
             // A tensor that leaves would have to stay until it has left.
-            CommandKind::Out(_) | CommandKind::Output { .. } => {
+            CommandKind::Out(_) | CommandKind::Send(_) | CommandKind::Output { .. } => {
                 (i, between(span.start, spans[cause].end + span.stall).1.max(i.next()))
             }
             // The first of the copies that follow on each other would have to begin earlier.
@@ -122,7 +122,7 @@ fn waits(r: &Schedule) -> Vec<Wait> {
                 let start = spans[first].start;
                 between(start.saturating_sub(span.stall), start.max(1))
             }
-            CommandKind::Run { .. } => continue,
+            CommandKind::Run { .. } | CommandKind::HostRun(_) => continue,
         };
         out.push(Wait { ns: span.stall, from, to });
     }

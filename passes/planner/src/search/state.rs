@@ -115,7 +115,8 @@ impl<'a> State<'a> {
         let copies = Copies::new(p, &sequence.gaps);
         let n = sequence.steps.len();
         let swap = may.allow.on(&p.device).swap;
-        let open = sequence.gaps.values().map(|g| swap && (g.open() || g.wraps(n)) && !g.arrives()).collect();
+        let open =
+            sequence.gaps.values().map(|g| swap && (g.open() || g.wraps(n)) && !g.is_forced()).collect();
         let mut ran = Arena::filled(StepPos(0), p.ops.len());
         let mut anchor = Arena::filled(p.ops.next_id(), n + 1);
         for (i, step) in sequence.steps.iter().rev() {

@@ -1,6 +1,6 @@
 //! Graphs by stream capture.
 //!
-//! The capture begins on the compute stream. The other two are forked from it by an event before their first
+//! The capture begins on the compute stream. The others are forked from it by an event before their first
 //! command, and joined by events after their last, as CUDA demands. Each graph has a stream of its own that
 //! its launches run in.
 
@@ -66,7 +66,7 @@ impl Captured {
 }
 
 /// The streams that join the capture of the compute stream.
-const OTHERS: [Stream; 2] = [Stream::DeviceToHost, Stream::HostToDevice];
+const OTHERS: [Stream; 3] = [Stream::DeviceToHost, Stream::HostToDevice, Stream::HostCompute];
 
 impl Cuda {
     #[allow(unsafe_code, reason = "the driver is a C library")]

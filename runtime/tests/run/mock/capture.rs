@@ -23,7 +23,7 @@ pub(super) struct Node {
 pub(super) struct Capture {
     pub(super) number: usize,
     nodes: Vec<Node>,
-    last: [Option<usize>; 3],
+    last: [Option<usize>; Stream::ALL.len()],
     pub(super) launches: usize,
     /// The first error of a command.
     refused: bool,
@@ -103,7 +103,7 @@ fn run(nodes: &[Node], tickets: &[(Option<u64>, Option<u64>)], board: &Board, st
         let mut choice = ready[0];
         if let Some(state) = state {
             if next(state).is_multiple_of(6) {
-                favourite = next(state) % 3;
+                favourite = next(state) % Stream::ALL.len() as u64;
             }
             let any = ready[next(state) as usize % ready.len()];
             choice = ready.iter().copied().find(|&i| nodes[i].queue as u64 == favourite).unwrap_or(any);
@@ -121,8 +121,13 @@ impl Graphs for Mock {
         self.not_capturing("cuStreamBeginCapture")?;
         self.captures += 1;
         let number = self.captures;
-        self.capture =
-            Some(Capture { number, nodes: Vec::new(), last: [None; 3], launches: 0, refused: false });
+        self.capture = Some(Capture {
+            number,
+            nodes: Vec::new(),
+            last: [None; Stream::ALL.len()],
+            launches: 0,
+            refused: false,
+        });
         Ok(())
     }
 

@@ -1,0 +1,233 @@
+//! A problem as it is posed to a planner: formulation, order, and which ops run on the host.
+
+use std::cell::OnceCell;
+use std::collections::BTreeSet;
+use std::rc::Rc;
+
+use glob::Pattern;
+use memc_ir::Module;
+use memc_passes::plan::{Problem, bufferize};
+use memc_planner::{
+    Decisions, Evaluation, Formulation, NotOnHost, OpPos, Order, Placed, Pose, Schedule, evaluate,
+};
+
+use crate::error::Error;
+
+/// Poses of a problem that are tried; `None`: every one worth trying.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Poses {
+    /// The formulation of a model's gradients.
+    pub formulation: Option<Formulation>,
+    /// The order of the ops.
+    pub order: Option<Order>,
+    /// The ops on the host.
+    pub host: HostOps,
+}
+
+/// Ops that run on the host.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub enum HostOps {
+    /// None.
+    #[default]
+    None,
+    /// Those with which the step is fastest.
+    Best,
+    /// These, by name.
+    Named(Vec<String>),
+    /// Those that update states whose names match.
+    Updating(Vec<Pattern>),
+}
+
+impl Poses {
+    /// Every formulation in the order as given.
+    pub const GIVEN: Poses = Poses { formulation: None, order: Some(Order::Given), host: HostOps::None };
+
+    pub(crate) fn includes(&self, formulation: Formulation, order: Order) -> bool {
+        self.formulation.is_none_or(|f| f == formulation) && self.order.is_none_or(|o| o == order)
+    }
+}
+
+impl From<Pose> for Poses {
+    fn from(pose: Pose) -> Poses {
+        let host = if pose.host.is_empty() { HostOps::None } else { HostOps::Named(pose.host) };
+        Poses { formulation: Some(pose.formulation), order: Some(pose.order), host }
+    }
+}
+
+/// A problem in one pose.
+pub struct Candidate {
+    /// Its formulation, order, and ops on the host.
+    pub pose: Pose,
+    of: Of,
+    kept: OnceCell<Schedule>,
+}
+
+#[derive(Clone)]
+enum Of {
+    Model(Rc<Problem>),
+    Numbers(Rc<memc_planner::Problem>),
+    /// Another with these ops on the host, made when it is needed.
+    Placed(Rc<Base>, BTreeSet<OpPos>, OnceCell<Box<Of>>),
+}
+
+/// The problem that others are made of.
+type Base = Of;
+
+impl Of {
+    fn numbers(&self) -> &memc_planner::Problem {
+        match self {
+            Of::Model(p) => &p.numbers,
+            Of::Numbers(p) => p,
+            Of::Placed(base, ops, made) => made.get_or_init(|| Box::new(base.placed(ops))).numbers(),
+        }
+    }
+
+    fn model(&self) -> Option<&Problem> {
+        match self {
+            Of::Model(p) => Some(p),
+            Of::Numbers(_) => None,
+            Of::Placed(base, ops, made) => made.get_or_init(|| Box::new(base.placed(ops))).model(),
+        }
+    }
+
+    /// With some ops on the host that can run there; where one cannot, all stay.
+    fn placed(&self, ops: &BTreeSet<OpPos>) -> Of {
+        let placed = match self {
+            Of::Model(p) => p.with_host_ops(ops).map(|p| Of::Model(Rc::new(p))),
+            Of::Numbers(p) => {
+                p.with_host_ops(ops).map(|Placed { problem, .. }| Of::Numbers(Rc::new(problem)))
+            }
+            Of::Placed(base, ..) => return base.placed(ops),
+        };
+        placed.unwrap_or_else(|_| self.clone())
+    }
+}
+
+impl Candidate {
+    /// The problem of a model.
+    pub(crate) fn of_model(pose: Pose, p: Problem) -> Result<Candidate, Error> {
+        Candidate::new(pose, Of::Model(Rc::new(p)))
+    }
+
+    /// A problem in numbers.
+    pub(crate) fn of_numbers(pose: Pose, p: memc_planner::Problem) -> Result<Candidate, Error> {
+        Candidate::new(pose, Of::Numbers(Rc::new(p)))
+    }
+
+    fn new(pose: Pose, of: Of) -> Result<Candidate, Error> {
+        let p = of.numbers();
+        let kept = evaluate(p, Decisions::keep_all(p)).map_err(|e| Error::Internal(e.to_string()))?;
+        Ok(Candidate { pose, of, kept: OnceCell::from(kept) })
+    }
+
+    /// The same with some ops on the host. Fails with the first that cannot run there.
+    pub(crate) fn with_host_ops(&self, ops: BTreeSet<OpPos>) -> Result<Candidate, (OpPos, NotOnHost)> {
+        let p = self.numbers();
+        for &at in &ops {
+            p.can_run_on_host(at).map_err(|why| (at, why))?;
+        }
+        let host = ops.iter().map(|&at| p.ops[at].name.clone()).collect();
+        let pose = Pose { host, ..self.pose.clone() };
+        Ok(Candidate {
+            pose,
+            of: Of::Placed(Rc::new(self.of.clone()), ops, OnceCell::new()),
+            kept: OnceCell::new(),
+        })
+    }
+
+    /// The unplanned step.
+    pub fn kept(&self) -> &Schedule {
+        self.kept.get_or_init(|| {
+            let p = self.numbers();
+            // What cannot be carried out fits nowhere.
+            let never = Evaluation { dev_bytes: u64::MAX, step_ns: u64::MAX, ..Evaluation::default() };
+            evaluate(p, Decisions::keep_all(p))
+                .unwrap_or_else(|_| Schedule { evaluation: never, ..Schedule::default() })
+        })
+    }
+
+    /// The problem in numbers.
+    pub fn numbers(&self) -> &memc_planner::Problem {
+        self.of.numbers()
+    }
+
+    /// Time of all ops on the device in ns, each once.
+    pub fn compute_ns(&self) -> u64 {
+        self.numbers().compute_ns()
+    }
+
+    /// The problem of a model; `None` for one that was read as numbers.
+    pub fn model(&self) -> Option<&Problem> {
+        self.of.model()
+    }
+
+    /// Carries a plan out: the memory IR of a model's step.
+    pub fn apply(&self, plan: &Schedule) -> Result<Module, Error> {
+        let Some(problem) = self.model() else {
+            return Err(Error::Internal("the problem is not a model's".into()));
+        };
+        bufferize(problem, plan).map_err(|e| Error::Internal(e.to_string()))
+    }
+}
+
+/// The candidate with the ops of these names on the host.
+pub(crate) fn named(candidate: &Candidate, names: &[String]) -> Result<Candidate, Error> {
+    let p = candidate.numbers();
+    let mut ops = BTreeSet::new();
+    for name in names {
+        let op = p.ops.iter().find(|(_, op)| op.name == *name).map(|(at, _)| at);
+        ops.insert(op.ok_or_else(|| Error::Usage(format!("no op is called %{name}")))?);
+    }
+    on_host(candidate, ops)
+}
+
+/// The candidate with the updates of states on the host whose names match.
+pub(crate) fn updating(candidate: &Candidate, patterns: &[Pattern]) -> Result<Candidate, Error> {
+    let p = candidate.numbers();
+    let mut ops = BTreeSet::new();
+    for pattern in patterns {
+        let states = p.tensors.values().filter(|t| t.persistent() && pattern.matches(&t.name));
+        let updates: Vec<OpPos> = states.flat_map(|state| state.writes.iter().copied()).collect();
+        if updates.is_empty() {
+            return Err(Error::Usage(format!(
+                "--host {pattern}: no state that the step changes is called so; `memc explain` lists them"
+            )));
+        }
+        ops.extend(updates);
+    }
+    on_host(candidate, ops)
+}
+
+fn on_host(candidate: &Candidate, ops: BTreeSet<OpPos>) -> Result<Candidate, Error> {
+    candidate.with_host_ops(ops).map_err(|(at, why)| {
+        let p = candidate.numbers();
+        let (op, why) = (&p.ops[at].name, why.describe(p));
+        Error::Usage(format!("%{op} cannot run on the host: it {why}"))
+    })
+}
+
+/// Shares of the states that ops on the host are tried with, in quarters, the most first.
+const QUARTERS: [u64; 4] = [4, 3, 2, 1];
+
+/// The candidate with more and less of its ops on the host: those first whose results the next step needs last.
+pub(crate) fn shares(candidate: &Candidate) -> Vec<Candidate> {
+    let p = candidate.numbers();
+    let able = p.host_candidates();
+    let bytes = |at: &OpPos| p.ops[*at].writes.iter().map(|&t| p.tensors[t].bytes).sum::<u64>();
+    let all: u64 = able.iter().map(bytes).sum();
+    let mut shares: Vec<BTreeSet<OpPos>> = Vec::new();
+    for quarters in QUARTERS {
+        let (mut ops, mut sum) = (BTreeSet::new(), 0);
+        for at in &able {
+            if sum >= all / 4 * quarters && quarters < 4 {
+                break;
+            }
+            sum += bytes(at);
+            ops.insert(*at);
+        }
+        if !ops.is_empty() && !shares.contains(&ops) {
+            shares.push(ops);
+        }
+    }
+    shares.into_iter().filter_map(|ops| candidate.with_host_ops(ops).ok()).collect()
+}

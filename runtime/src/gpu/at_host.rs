@@ -1,0 +1,64 @@
+//! Kernels on the host, for a device that is none of this process's memory: work that its queues come to.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use memc_gpu::HostWork;
+use memc_plan::Section;
+use rayon::ThreadPool;
+
+use crate::cpu::arena::Arenas;
+use crate::cpu::exec::Runner;
+use crate::cpu::guarded;
+use crate::program::Action;
+use crate::{Error, Program, cpu};
+
+/// Kernels of a program on its host arena.
+pub(super) struct HostKernels {
+    program: Arc<Program>,
+    /// Work is done one at a time; the lock is never waited for.
+    runner: Mutex<Runner>,
+    pool: ThreadPool,
+    /// The first error; nothing runs after it.
+    failure: Mutex<Option<Error>>,
+}
+
+impl HostKernels {
+    /// Kernels of a program whose host arena begins at `host`, and lives as long as anything runs.
+    pub(super) fn new(
+        program: &Arc<Program>,
+        host: &mut [u8],
+        check_memory: bool,
+    ) -> Result<Arc<HostKernels>, Error> {
+        let runner = Runner::new(program.clone(), Arc::new(Arenas::of_host(host)), check_memory);
+        Ok(Arc::new(HostKernels {
+            program: program.clone(),
+            runner: Mutex::new(runner),
+            pool: cpu::pool(0)?,
+            failure: Mutex::new(None),
+        }))
+    }
+
+    /// The work of one command.
+    pub(super) fn work(self: &Arc<Self>, section: Section, index: usize) -> HostWork {
+        let this = self.clone();
+        HostWork(Arc::new(move || this.run(section, index)))
+    }
+
+    fn run(&self, section: Section, index: usize) {
+        let Some(command) = self.program.section(section).get(index) else { return };
+        let Action::Launch(_) = &command.action else { return };
+        let mut failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
+        if failure.is_some() {
+            return;
+        }
+        let launch = || self.runner.lock().unwrap_or_else(PoisonError::into_inner).run(&command.action);
+        let run = || self.pool.install(launch);
+        *failure = guarded(section, index, run).err();
+    }
+
+    /// The error of what has run.
+    pub(super) fn check(&self) -> Result<(), Error> {
+        let failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner).take();
+        failure.map_or(Ok(()), Err)
+    }
+}
