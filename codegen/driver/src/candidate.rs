@@ -209,24 +209,31 @@ fn on_host(candidate: &Candidate, ops: BTreeSet<OpPos>) -> Result<Candidate, Err
 /// Shares of the states that ops on the host are tried with, in quarters, the most first.
 const QUARTERS: [u64; 4] = [4, 3, 2, 1];
 
-/// The candidate with more and less of its ops on the host: those first whose results the next step needs last.
+/// The candidate with more and less of its ops on the host. Those of the last layers leave the first weights of the
+/// next step alone; the same share of every layer keeps host and link busy all the while.
 pub(crate) fn shares(candidate: &Candidate) -> Vec<Candidate> {
     let p = candidate.numbers();
     let able = p.host_candidates();
     let bytes = |at: &OpPos| p.ops[*at].writes.iter().map(|&t| p.tensors[t].bytes).sum::<u64>();
     let all: u64 = able.iter().map(bytes).sum();
+    // Takes an op where those taken so far are less than they should be.
+    let taken = |most: &dyn Fn(u64) -> u64| {
+        let (mut ops, mut there, mut passed) = (BTreeSet::new(), 0, 0);
+        for at in &able {
+            passed += bytes(at);
+            if there + bytes(at) / 2 <= most(passed) {
+                there += bytes(at);
+                ops.insert(*at);
+            }
+        }
+        ops
+    };
     let mut shares: Vec<BTreeSet<OpPos>> = Vec::new();
     for quarters in QUARTERS {
-        let (mut ops, mut sum) = (BTreeSet::new(), 0);
-        for at in &able {
-            if sum >= all / 4 * quarters && quarters < 4 {
-                break;
+        for ops in [taken(&|_| all / 4 * quarters), taken(&|passed| passed / 4 * quarters)] {
+            if !ops.is_empty() && !shares.contains(&ops) {
+                shares.push(ops);
             }
-            sum += bytes(at);
-            ops.insert(*at);
-        }
-        if !ops.is_empty() && !shares.contains(&ops) {
-            shares.push(ops);
         }
     }
     shares.into_iter().filter_map(|ops| candidate.with_host_ops(ops).ok()).collect()

@@ -29,7 +29,10 @@ const CLOSE: u64 = 200;
 const FINALISTS: usize = 2;
 
 /// Ops may run on the host where the step is longer than the ideal one by this part.
-const WORTH_HOST: u64 = 50;
+const WORTH_HOST: u64 = 20;
+
+/// Most candidates with ops on the host that are planned.
+const MOST_ON_HOST: usize = 3;
 
 /// Runs a planner on the candidates and keeps the fastest plan.
 pub(crate) fn race(
@@ -56,11 +59,19 @@ pub(crate) fn race(
     };
     let (entered, others) =
         (0..instance.candidates().len()).partition(|&at| instance.candidates()[at].pose.host == first);
-    let mut race =
-        Race { instance, budget, search, session, entered, best: None, failure: None, evaluations: 0 };
+    let mut race = Race {
+        instance,
+        budget,
+        search,
+        session,
+        entered,
+        others,
+        best: None,
+        failure: None,
+        evaluations: 0,
+    };
     race.keep();
     race.run();
-    race.move_to_host(others);
     race.finish()
 }
 
@@ -72,6 +83,8 @@ struct Race<'a> {
     session: Session<'a>,
     /// The candidates with the ops on the host that the first has there.
     entered: Vec<usize>,
+    /// Those with other ops there.
+    others: Vec<usize>,
     best: Option<Solved>,
     failure: Option<NoPlan>,
     evaluations: u64,
@@ -95,14 +108,17 @@ impl Race<'_> {
         // The first that may be skipped are the slowest.
         open.sort_by_key(|&at| self.candidates()[at].compute_ns());
         let (effort, heats) = (self.search.effort, self.search.effort >= HEATS && self.is_default());
-        if !heats || open.len() < 2 {
-            let all = open.len();
+        if !heats || open.len() + self.others.len() < 2 {
+            let all = open.len() + MOST_ON_HOST.min(self.others.len());
             for (turn, at) in open.into_iter().enumerate() {
                 self.plan(at, effort, (turn + 1, all));
             }
+            for (turn, at) in self.on_host().into_iter().rev().enumerate() {
+                self.plan(at, effort, (all - turn, all));
+            }
             return;
         }
-        let turns = open.len() + FINALISTS;
+        let turns = open.len() + MOST_ON_HOST.min(self.others.len()) + FINALISTS;
         let first = |at: &usize| self.candidates()[*at].pose.order == Order::Given;
         let (first, others): (Vec<usize>, Vec<usize>) = open.into_iter().partition(first);
         let mut times = self.heat(&first, effort - 1, (0, turns));
@@ -112,37 +128,35 @@ impl Race<'_> {
         let promising =
             |&at: &usize| times.is_empty() || close.iter().any(|&c| formulation(c) == formulation(at));
         let others: Vec<usize> = others.into_iter().filter(promising).collect();
+        let before = first.len() + others.len();
         times.extend(self.heat(&others, effort - 1, (first.len(), turns)));
+        times.extend(self.heat(&self.on_host(), effort - 1, (before, turns)));
         let finalists = near(&times);
         for (turn, &at) in finalists.iter().take(FINALISTS).enumerate() {
             self.plan(at, effort, (turns + turn + 1 - finalists.len().min(FINALISTS), turns));
         }
     }
 
-    /// Plans candidates with other ops on the host, of the formulation whose plan is the best so far: the one
-    /// with the most of them first, and fewer for as long as that is faster.
-    fn move_to_host(&mut self, mut others: Vec<usize>) {
+    /// Candidates with other ops on the host that are worth a plan: of the formulation whose plan is the best so
+    /// far those whose bounds are the least.
+    fn on_host(&self) -> Vec<usize> {
         let ideal = self.instance.ideal_ns();
         if !self.is_default() || self.step_ns() <= ideal + ideal / WORTH_HOST {
-            return;
+            return Vec::new();
         }
+        let mut others = self.others.clone();
         if let Some(best) = &self.best {
             let formulation = self.candidates()[best.at].pose.formulation;
             others.retain(|&at| self.candidates()[at].pose.formulation == formulation);
         }
-        let (effort, turns) = (self.search.effort, others.len() + 1);
-        let mut fastest: Option<(u64, usize)> = None;
-        for (turn, at) in others.into_iter().enumerate() {
-            let step_ns = self.plan(at, effort.saturating_sub(1), (turn + 1, turns));
-            if fastest.is_some_and(|(fastest, _)| step_ns.is_none_or(|ns| ns >= fastest)) {
-                break;
-            }
-            fastest = fastest.into_iter().chain(step_ns.map(|ns| (ns, at))).min();
-        }
-        let Some((step_ns, at)) = fastest else { return };
-        if effort >= HEATS && step_ns <= self.step_ns() + self.step_ns() / CLOSE {
-            self.plan(at, effort, (turns, turns));
-        }
+        others.retain(|&at| !self.is_hopeless(at));
+        let bound = |at: &usize| {
+            let bound = self.instance.bound(*at, self.budget, self.search.allow);
+            bound.and_then(|b| b.least(!self.search.allow.reorder)).unwrap_or(u64::MAX)
+        };
+        others.sort_by_cached_key(bound);
+        others.truncate(MOST_ON_HOST);
+        others
     }
 
     /// Plans candidates with some effort: the times of their steps in ns, with the candidates. `turns` says
