@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, missing_docs, reason = "a test fails by panicking")]
 
 use arbtest::arbitrary::{Result, Unstructured};
-use memc::{DecisionsFile, Error, Instance, Search, Silent};
+use memc::{DecisionsFile, Error, HostOps, Instance, Poses, Search, Silent};
 use memc_codegen::lower;
 use memc_ir::attr::F32;
 use memc_ir::{
@@ -23,6 +23,15 @@ fn toy() -> &'static DeviceProfile {
 static HALF_DUPLEX: std::sync::LazyLock<DeviceProfile> = std::sync::LazyLock::new(|| {
     let one_way = toy().h2d_bytes_per_s.max(toy().d2h_bytes_per_s);
     DeviceProfile { duplex_total_bytes_per_s: one_way, compute_slowdown: Some(1.5), ..toy().clone() }
+});
+
+/// As `toy`, with a link as fast as memory and a host that runs updates.
+static HOSTED: std::sync::LazyLock<DeviceProfile> = std::sync::LazyLock::new(|| DeviceProfile {
+    h2d_bytes_per_s: 1e9,
+    d2h_bytes_per_s: 1e9,
+    duplex_total_bytes_per_s: 2e9,
+    host_bytes_per_s: Some(4e9),
+    ..toy().clone()
 });
 
 /// A random step: states, an input, layers of element-wise ops, matrix products, views and reductions, then
@@ -63,7 +72,8 @@ fn random_step(u: &mut Unstructured<'_>) -> Result<Module> {
     for &s in &states {
         let w = m.states[s].value;
         let g = *u.choose(&pool)?;
-        let next = match u.int_in_range(0..=3)? {
+        let next = match u.int_in_range(0..=5)? {
+            4 | 5 => Some(m.add_op(OpKind::Sgd {}, &[w, g, one], &[], "").unwrap()[0]),
             0 => None,
             1 => Some(g),
             2 => Some(m.add_op(OpKind::Sub {}, &[w, g], &[], "").unwrap()[0]),
@@ -102,7 +112,7 @@ fn prove(source: &Module, planned: &Module, budget: u64) -> memc_plan::Plan {
     lowered.plan
 }
 
-/// The time from one step to the next when the plan's commands run in issue order on three streams, with
+/// The time from one step to the next when the plan's commands run in issue order on their streams, with
 /// kernels as long as the cost model says.
 fn replayed(
     module: &Module,
@@ -116,20 +126,21 @@ fn replayed(
     let mut kernels = kernels.map(|&op| {
         let (kind, operands) = (module.ops[op].kind().unwrap(), module.operand_types(op));
         let results = module.result_types(op);
-        (profile.op_ns(kind, &operands, &results), profile.slowdown(kind, &operands, &results))
+        match profile.host_ns(kind, &operands, &results).filter(|_| module.ops[op].on_host) {
+            Some(ns) => (ns, 0),
+            None => (profile.op_ns(kind, &operands, &results), profile.slowdown(kind, &operands, &results)),
+        }
     });
     let (mut jobs, mut waits) = (Jobs::default(), Waits::default());
     // For every event, the command it stands for; what each stream and the host wait for next.
     let mut recorded: Vec<Option<CommandIx>> = vec![None; plan.events as usize];
-    let mut last = [None; 3];
-    let mut events: [Vec<u32>; 3] = Default::default();
+    let mut last = [None; Stream::ALL.len()];
+    let mut events: [Vec<u32>; Stream::ALL.len()] = Default::default();
     let mut early: Vec<(CommandIx, u32)> = Vec::new();
     let mut gates: Vec<u32> = Vec::new();
     for c in &plan.body {
         let (s, stream) = match c.queue {
-            Queue::COMPUTE => (0, Stream::Compute),
-            Queue::D2H => (1, Stream::DeviceToHost),
-            Queue::H2D => (2, Stream::HostToDevice),
+            Queue::Device(stream) => (c.queue.index(), stream),
             Queue::Host => {
                 if let Action::Wait { event } = c.action {
                     gates.push(event);
@@ -173,6 +184,14 @@ fn replayed(
     simulate(device, &jobs, &waits).unwrap().step_ns
 }
 
+/// The updates that run on the host: those that the search chooses, or all that can.
+fn on_host(source: &Module, profile: &DeviceProfile, u: &mut Unstructured<'_>) -> Result<HostOps> {
+    let given = Instance::of_graph(source, profile, Poses::GIVEN).unwrap();
+    let p = given.given().numbers();
+    let all: Vec<String> = p.host_candidates().into_iter().map(|at| p.ops[at].name.clone()).collect();
+    Ok(if all.is_empty() || u.arbitrary()? { HostOps::Best } else { HostOps::Named(all) })
+}
+
 #[test]
 fn every_plan_of_a_random_step_is_proved_at_every_budget() {
     arbtest::arbtest(|u| {
@@ -181,12 +200,12 @@ fn every_plan_of_a_random_step_is_proved_at_every_budget() {
         let cx = &mut memc_passes::PassCx::new(toy());
         memc_passes::Pipeline::parse("cse,dce").unwrap().run(&mut source, cx).unwrap();
         verify(&source).unwrap_or_else(|d| panic!("{}", memc_ir::print_annotated(&source, &d)));
-        let profile: &DeviceProfile = if u.arbitrary()? { toy() } else { &HALF_DUPLEX };
+        let profile: &DeviceProfile = *u.choose(&[toy(), &HALF_DUPLEX, &HOSTED])?;
         // The policy of every command that plans: the better of the orders worth trying, or the one as given.
         let order = if u.arbitrary()? { None } else { Some(Order::Given) };
-        let search = Search { order, ..Search::default() };
+        let search = Search { order, host: on_host(&source, profile, u)?, ..Search::default() };
         let instance = Instance::of_graph(&source, profile, search.poses()).unwrap_or_else(|e| panic!("{e}"));
-        let given = instance.given();
+        let given = &instance.candidates()[0];
         let kept = given.kept().evaluation.dev_bytes;
         prove(&source, &given.apply(given.kept()).unwrap(), kept);
         let working_set = |c: &memc::Candidate| c.numbers().largest_working_set().1;

@@ -66,6 +66,7 @@ fn print_json(
         "unplanned_peak_bytes": compiled.unplanned_peak_bytes(), "ideal_ns": claims.ideal_ns,
         "step_ns": claims.step_ns, "bound_ns": bound.map(|b| b.0), "bound_holds_for": bound.map(|b| b.1),
         "swap_out_bytes": claims.swap_out_bytes, "swap_in_bytes": claims.swap_in_bytes,
+        "host_ops": compiled.on_host().0, "host_ns": compiled.on_host().1,
         "recompute_ns": claims.recompute_ns, "recompute_ops": claims.recompute_ops, "ops": claims.ops,
         "evaluations": outcome.evaluations, "plan_ns": outcome.plan_ns, "stopped": outcome.stopped,
         "checked": true, "formulation": compiled.formulation().name(), "stash": saved,
@@ -82,13 +83,17 @@ fn print(
     let claims = &meta.claims;
     let recomputed = format!("{}, {}", counted(claims.recompute_ops as usize, "op"), ms(claims.recompute_ns));
     let row = |what: &str, unplanned: String, planned: String| vec![what.to_string(), unplanned, planned];
-    let rows = [
+    let mut rows = vec![
         row("arena", Bytes(claims.unplanned_peak_bytes).short(), Bytes(meta.dev_bytes).short()),
         row("step (modelled)", ms(instance.given().kept().evaluation.step_ns), ms(claims.step_ns)),
         row("swapped out", "-".into(), Bytes(claims.swap_out_bytes).short()),
         row("swapped in", "-".into(), Bytes(claims.swap_in_bytes).short()),
         row("recomputed", "-".into(), recomputed),
     ];
+    let (ops, ns) = compiled.on_host();
+    if ops > 0 {
+        rows.push(row("on the host", "-".into(), format!("{}, {}", counted(ops, "op"), ms(ns))));
+    }
     emit(&format!(
         "{}\n{}by {}: {}\n{}: {}; arena {} of a budget of {}{}, host {}; proved by the checker\n",
         table(&["", "unplanned", "planned"], &rows),

@@ -145,8 +145,15 @@ pub(crate) fn side_by_side(r: &Report) -> String {
     let time = |ns: Option<u64>| ms(ns.unwrap_or(0));
     let recomputed =
         format!("{}, {}", counted(r.recompute_ops.unwrap_or(0) as usize, "op"), time(r.recompute_ns));
+    let on_host = match r.host_ops {
+        Some(ops) if ops > 0 => {
+            let what = format!("{}, {}", counted(ops as usize, "op"), time(r.host_ns));
+            vec![row("on the host", "-".into(), what)]
+        }
+        _ => Vec::new(),
+    };
     let changed = if changed { ", then changed" } else { "" };
-    let rows = [
+    let mut rows = vec![
         row("formulation", "own".into(), r.formulation.unwrap_or_default().into()),
         row("order of ops", "given".into(), format!("{order}{changed}")),
         row("arena", Bytes(r.unplanned.dev_bytes).short(), short(r.arena_bytes)),
@@ -158,6 +165,7 @@ pub(crate) fn side_by_side(r: &Report) -> String {
         row("waiting for copies in", "-".into(), time(r.stall_in_ns)),
         row("waiting for room", "-".into(), time(r.stall_out_ns)),
     ];
+    rows.extend(on_host);
     let bound = r.bound_ns.zip(r.bound_holds_for);
     format!(
         "{}\n{} by {}: {} in a budget of {}; smallest feasible {}{}\n",

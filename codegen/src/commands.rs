@@ -35,7 +35,8 @@ pub(crate) fn emit(p: &mut Plan, m: &Module) -> Result<(), LowerError> {
         p.prologue.push(command(e.queue(op)?, Action::Record { event }, "as if the previous step had run"));
     }
     p.body = body;
-    for stream in Stream::ALL {
+    let has_host_ops = m.order.iter().any(|&op| m.ops[op].on_host);
+    for stream in Stream::ALL.into_iter().filter(|&s| has_host_ops || s != Stream::HostCompute) {
         p.epilogue.extend(join(&mut p.events, Queue::Device(stream)));
     }
     for (i, s) in p.states.iter().enumerate().filter(|(_, s)| s.role != StateRole::Const) {

@@ -14,7 +14,7 @@ mod program;
 use std::collections::BTreeMap;
 
 use memc_ir::Module;
-use memc_plan::Plan;
+use memc_plan::{Plan, Queue};
 
 use self::oracle::{Expected, evaluate, whole};
 use self::program::{Effect, Fill, Program, Task};
@@ -66,8 +66,11 @@ struct Span {
     to: usize,
 }
 
-/// The host's axis; the device queues are 0 to 2.
-const HOST: usize = 3;
+/// The host's axis; those of streams come before it.
+const HOST: usize = Queue::Host.index();
+
+/// Number of axes.
+const AXES: usize = Queue::ALL.len();
 
 /// One execution of one command.
 struct Instance {
@@ -91,8 +94,8 @@ impl Program {
         let mut memory: Vec<Content> =
             (0..self.bounds.len()).map(|i| Content { value: mix(random.next(), i as u64), at: 0 }).collect();
         let mut done = vec![false; instances.len()];
-        let mut active: [Option<Running>; 4] = [None, None, None, None];
-        let mut weights = [1usize; 4];
+        let mut active: [Option<Running>; AXES] = Default::default();
+        let mut weights = [1usize; AXES];
         loop {
             if random.one_in(48) {
                 for weight in &mut weights {
@@ -100,8 +103,8 @@ impl Program {
                 }
             }
             let mut total = 0;
-            let mut can = [false; 4];
-            for axis in 0..4 {
+            let mut can = [false; AXES];
+            for axis in 0..AXES {
                 let ready = queues[axis]
                     .last()
                     .is_some_and(|&head| instances[head].after.iter().flatten().all(|&other| done[other]));
@@ -131,9 +134,9 @@ impl Program {
     }
 
     /// All executions in issue order, and per queue the executions still to come, last first.
-    fn unroll(&self, steps: usize) -> (Vec<Instance>, [Vec<usize>; 4]) {
+    fn unroll(&self, steps: usize) -> (Vec<Instance>, [Vec<usize>; AXES]) {
         let mut instances = Vec::new();
-        let mut queues: [Vec<usize>; 4] = Default::default();
+        let mut queues: [Vec<usize>; AXES] = Default::default();
         let mut events: BTreeMap<u32, usize> = BTreeMap::new();
         let mut last_host = None;
         let sections = [(0, 0)].into_iter().chain((0..steps).map(|step| (1, step))).chain([(2, steps)]);

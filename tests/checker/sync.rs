@@ -29,9 +29,9 @@ fn axis(queue: Queue) -> usize {
     queue.index()
 }
 
-const HOST: usize = 3;
+const HOST: usize = Queue::Host.index();
 
-type Clock = [usize; 4];
+type Clock = [usize; Queue::ALL.len()];
 
 fn join(clock: &mut Clock, other: &Clock) {
     for (mine, theirs) in clock.iter_mut().zip(other) {
@@ -45,7 +45,7 @@ fn waits(plan: &Plan, body: &[Command]) -> Vec<BTreeSet<usize>> {
     let touched: Vec<_> = body.iter().map(|c| accesses(plan, &c.action)).collect();
     let axes: Vec<usize> = body.iter().map(|c| axis(c.queue)).collect();
     let mut waits = vec![BTreeSet::new(); body.len()];
-    let mut clocks = [[0usize; 4]; 4];
+    let mut clocks = [[0usize; Queue::ALL.len()]; Queue::ALL.len()];
     let mut recorded: Vec<Option<Clock>> = vec![None; body.len()];
     // The executions so far: command, and its number on its axis.
     let mut past: Vec<(usize, usize)> = Vec::new();

@@ -15,6 +15,7 @@ mod devices;
 mod evaluation;
 mod gpu;
 mod hold;
+mod host;
 #[path = "../../runtime/tests/run/mock.rs"]
 mod mock;
 mod models;

@@ -139,7 +139,7 @@ impl Candidate {
     pub fn kept(&self) -> &Schedule {
         self.kept.get_or_init(|| {
             let p = self.numbers();
-            // What cannot be carried out fits nowhere.
+            // A problem that cannot be evaluated fits nowhere.
             let never = Evaluation { dev_bytes: u64::MAX, step_ns: u64::MAX, ..Evaluation::default() };
             evaluate(p, Decisions::keep_all(p))
                 .unwrap_or_else(|_| Schedule { evaluation: never, ..Schedule::default() })
@@ -209,8 +209,8 @@ fn on_host(candidate: &Candidate, ops: BTreeSet<OpPos>) -> Result<Candidate, Err
 /// Shares of the states that ops on the host are tried with, in quarters, the most first.
 const QUARTERS: [u64; 4] = [4, 3, 2, 1];
 
-/// The candidate with more and less of its ops on the host. Those of the last layers leave the first weights of the
-/// next step alone; the same share of every layer keeps host and link busy all the while.
+/// The candidate with more and less of its ops on the host. Those of the last layers leave the first weights
+/// of the next step alone; the same share of every layer keeps host and link busy all the while.
 pub(crate) fn shares(candidate: &Candidate) -> Vec<Candidate> {
     let p = candidate.numbers();
     let able = p.host_candidates();

@@ -62,6 +62,12 @@ impl Compiled {
         self.outcome.of(&self.instance).map_or(Formulation::Own, |(candidate, _)| candidate.pose.formulation)
     }
 
+    /// Number of ops on the host, and their time in ns.
+    pub fn on_host(&self) -> (usize, u64) {
+        let plan = self.outcome.of(&self.instance);
+        plan.map_or((0, 0), |(o, r)| (o.numbers().host_ops.len(), r.evaluation.host_ns))
+    }
+
     /// Most bytes of the device in use at once, reserve included.
     pub fn peak_bytes(&self) -> u64 {
         let plan = self.outcome.of(&self.instance);

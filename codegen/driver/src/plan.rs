@@ -146,8 +146,8 @@ impl Outcome {
     }
 
     /// The certified bound that holds for the plan, in ns, and its extent: the orders of the candidates where
-    /// the plan keeps its own's, else every order. Either holds for every formulation, with the ops on the host
-    /// that the plan has there.
+    /// the plan keeps its own's, else every order. Either holds for every formulation, with the ops on the
+    /// host that the plan has there.
     pub fn bound(&self, instance: &Instance, allow: Allow) -> Option<(u64, &'static str)> {
         let solved = self.plan.as_ref().ok()?;
         let decisions = &solved.schedule.decisions;

@@ -2,8 +2,8 @@
 //! fastest.
 //!
 //! Formulations in the order as given are planned with less effort first, then other orders of the most
-//! promising, and the best again with all effort. Where that leaves the step longer than ideal, more and fewer
-//! updates run on the host. No candidate is planned whose bound is no better than a plan that is known.
+//! promising, and the best again with all effort. Where that leaves the step longer than ideal, more and
+//! fewer updates run on the host. No candidate is planned whose bound is no better than a plan that is known.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -30,6 +30,10 @@ const FINALISTS: usize = 2;
 
 /// Ops may run on the host where the step is longer than the ideal one by this part.
 const WORTH_HOST: u64 = 20;
+
+/// Ops run on the host where that makes the step shorter by at least this part: it takes cores that the user
+/// may want for data, and a throughput that a profile may only assume.
+const LESS_BY_HOST: u64 = 50;
 
 /// Most candidates with ops on the host that are planned.
 const MOST_ON_HOST: usize = 3;
@@ -137,8 +141,8 @@ impl Race<'_> {
         }
     }
 
-    /// Candidates with other ops on the host that are worth a plan: of the formulation whose plan is the best so
-    /// far those whose bounds are the least.
+    /// Candidates with other ops on the host that are worth a plan: of the formulation whose plan is the best
+    /// so far those whose bounds are the least.
     fn on_host(&self) -> Vec<usize> {
         let ideal = self.instance.ideal_ns();
         if !self.is_default() || self.step_ns() <= ideal + ideal / WORTH_HOST {
@@ -210,7 +214,13 @@ impl Race<'_> {
         self.evaluations += evaluations;
         schedule.decisions.pose = self.candidates()[at].pose.clone();
         self.session.found(schedule.evaluation.step_ns, self.evaluations);
-        if self.best.as_ref().is_none_or(|b| schedule.key() < b.schedule.key()) {
+        let is_better = |best: &Solved| {
+            let hosted = |at| self.others.contains(&at);
+            let (is, was) = (schedule.evaluation.step_ns, best.schedule.evaluation.step_ns);
+            let worth = !hosted(at) || hosted(best.at) || is <= was - was / LESS_BY_HOST;
+            worth && schedule.key() < best.schedule.key()
+        };
+        if self.best.as_ref().is_none_or(is_better) {
             self.best = Some(Solved { at, schedule });
         }
     }

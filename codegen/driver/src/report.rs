@@ -48,6 +48,9 @@ pub struct Report {
     pub reserve_bytes: u64,
     pub swap_out_bytes: Option<u64>,
     pub swap_in_bytes: Option<u64>,
+    /// Ops on the host, and their time.
+    pub host_ops: Option<u64>,
+    pub host_ns: Option<u64>,
     pub recompute_ns: Option<u64>,
     pub recompute_ops: Option<u64>,
     pub stall_in_ns: Option<u64>,
@@ -101,6 +104,8 @@ impl Report {
             reserve_bytes: instance.reserve_bytes,
             swap_out_bytes: e.map(|e| e.swap_out_bytes),
             swap_in_bytes: e.map(|e| e.swap_in_bytes),
+            host_ops: found.map(|(o, _)| o.numbers().host_ops.len() as u64),
+            host_ns: e.map(|e| e.host_ns),
             recompute_ns: e.map(|e| e.recompute_ns),
             recompute_ops: e.map(|e| e.recompute_ops),
             stall_in_ns: e.map(|e| e.stall_in_ns),

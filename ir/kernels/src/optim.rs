@@ -104,8 +104,8 @@ pub(crate) struct AdamW {
     pub(crate) l2: f32,
 }
 
-/// `base` to the power of `n`, not negative. Products alone, in an order that depends on `n` alone: kernels on
-/// a GPU give the same bits.
+/// `base` to the power of `n`, not negative. Products alone, in an order that depends on `n` alone: kernels
+/// on a GPU give the same bits.
 fn power(mut base: f64, mut n: i64) -> f64 {
     let mut all = 1.0;
     while n > 0 {

@@ -42,8 +42,8 @@ pub struct Genotype {
 }
 
 impl Genotype {
-    /// Swaps nothing but what has to be: inputs arrive just before they are needed, and what ops on the host read
-    /// leaves.
+    /// Swaps nothing but what has to be: inputs arrive just before they are needed, and what ops on the host
+    /// read leaves.
     pub fn keep_all(sequence: AccessSequence) -> Genotype {
         let steps = sequence.steps.len();
         let swap = |g: &Gap| g.is_forced().then(|| Swap::longest(g, steps));
@@ -222,7 +222,7 @@ fn last_touches(p: &Problem, s: &AccessSequence) -> Arena<StepPos, Vec<TensorId>
             }
         }
     }
-    // What is sent to the host is given up with its copy.
+    // A tensor that is sent to the host is given up with its copy.
     let sent = |t: TensorId| s.gaps_of(t).next_back().is_some_and(|g| s.gaps[g].sent);
     for (t, i) in last {
         if !sent(t) {

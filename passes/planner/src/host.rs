@@ -27,9 +27,11 @@ impl NotOnHost {
     pub fn describe(&self, p: &Problem) -> String {
         let name = |t: &TensorId| p.tensors.get(*t).map_or("", |t| t.name.as_str());
         match self {
-            NotOnHost::NoTime => "has no time on the host: only updates of an optimizer run there, and only \
-                                  where the device profile has a host_bytes_per_s"
-                .into(),
+            NotOnHost::NoTime => {
+                "has no time on the host: only updates of an optimizer run there, in place, \
+                                  and only where the device profile has a host_bytes_per_s"
+                    .into()
+            }
             NotOnHost::Bound => "needs workspace, or hands out a result of the step".into(),
             NotOnHost::Writes(t) => format!("writes %{}, which ops on the device touch later", name(t)),
             NotOnHost::Reads(t) => format!("reads %{}, which ops on the device change later", name(t)),
@@ -220,7 +222,8 @@ mod tests {
         assert_eq!(why(0), NotOnHost::NoTime);
         let late = STEP.replace(
             "\"host_time_ns\": 20000}",
-            "\"host_time_ns\": 20000}, {\"id\": 4, \"name\": \"ema\", \"time_ns\": 1, \"reads\": [0], \"writes\": [3]}",
+            "\"host_time_ns\": 20000}, {\"id\": 4, \"name\": \"ema\", \"time_ns\": 1, \
+             \"reads\": [0], \"writes\": [3]}",
         );
         let p = crate::json::parse(&late).unwrap();
         assert_eq!(p.can_run_on_host(OpPos(3)), Err(NotOnHost::Writes(TensorId(0))));

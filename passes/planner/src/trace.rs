@@ -165,7 +165,7 @@ impl Tracer<'_> {
                 let slot = self.slot(Some(t), tensor.bytes, at, Site::Resident(t));
                 self.state[t].slot = Some(slot);
                 self.state[t].resident = Some(slot);
-                // What never changes is on the host as well where ops there read it.
+                // A tensor that never changes is on the host as well where ops there read it.
                 let read_on_host = self.host.reads.contains(&t) && tensor.writes.is_empty();
                 if read_on_host || matches!(resident, Some(Resident::Both(_))) {
                     let host = self.slot(Some(t), tensor.bytes, None, Site::HostResident(t));

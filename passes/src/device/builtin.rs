@@ -16,8 +16,8 @@
 //! times that, between the ratios of the other two. Links of eight lanes have half of those of sixteen.
 //!
 //! Host memory is an assumption, since a card says nothing of it: half of the 204.8 GB/s of eight channels of
-//! DDR4-3200 in a server; in a desktop computer 40 of the 51.2 GB/s of two channels of DDR4-3200, and from Ada on
-//! 70 of the 89.6 GB/s of two of DDR5-5600. A measured profile has the real figure.
+//! DDR4-3200 in a server; in a desktop computer 40 of the 51.2 GB/s of two channels of DDR4-3200, and from
+//! Ada on 70 of the 89.6 GB/s of two of DDR5-5600. A measured profile has the real figure.
 //!
 //! Fixed times: a kernel of a stream or captured graph begins about 2 us after the one before it on Pascal to
 //! Ampere ("Getting Started with CUDA Graphs", NVIDIA, has 3.4 us for one whose work takes 2.9 us, and 3.8 us

@@ -189,6 +189,7 @@ impl Cuda {
 
 /// Does work; `work` is the address of a [`HostWork`].
 #[allow(unsafe_code, reason = "the driver calls it")]
+// SAFETY: only for `cuLaunchHostFunc`, with such an address.
 unsafe extern "C" fn do_work(work: *mut c_void) {
     // SAFETY: the address of work that a device keeps, shared with nobody who changes it.
     let work = unsafe { &*work.cast_const().cast::<HostWork>() };
@@ -303,7 +304,8 @@ impl Driver for Cuda {
     fn call_host(&mut self, queue: Stream, call: HostCall) -> Result<(), GpuError> {
         let bounds = GpuError::Bounds { start: call.0, len: 1, arena: self.work.len() };
         let work: *const HostWork = &raw const **self.work.get(call.0).ok_or(bounds)?;
-        // SAFETY: the stream exists. The work stays where it is until the device is dropped, when nothing runs.
+        // SAFETY: the stream exists. The work stays where it is until the device is dropped, when nothing
+        // runs.
         let result =
             unsafe { sys::cuLaunchHostFunc(self.stream(queue), Some(do_work), work.cast_mut().cast()) };
         done("cuLaunchHostFunc", result)

@@ -1,8 +1,8 @@
 //! The two arenas, and the only raw memory access of this crate.
 //!
-//! Contract: each own arena is one allocation of exactly the size asked for, aligned to a cache line, whose pages
-//! are touched before use. The functions that give out slices check bounds themselves. That no two threads
-//! hold overlapping slices, one of them mutable, is the program's doing, not theirs: see the `SAFETY`
+//! Contract: each own arena is one allocation of exactly the size asked for, aligned to a cache line, whose
+//! pages are touched before use. The functions that give out slices check bounds themselves. That no two
+//! threads hold overlapping slices, one of them mutable, is the program's doing, not theirs: see the `SAFETY`
 //! comments.
 //!
 //! The functions are to be called for the places of one command of a [`crate::Program`], from the thread of

@@ -8,7 +8,7 @@ use memc_gpu::{Clock, GpuError, Graphs, Region, Sizes, Space, Stream};
 use super::probe::{Probe, Shape, shape};
 use super::units;
 use crate::clock::{elapsed_ns, now};
-use crate::profile::machine::{Machine, median, per_second};
+use crate::profile::machine::{Machine, host_bytes_per_s, median, per_second};
 use crate::{Error, Stages, memory};
 
 /// Rows and columns of products, and elements of an element-wise kernel, from small to large.
@@ -128,6 +128,7 @@ pub(crate) fn machine<D: Graphs + Clock>(
     let down = bench.copy_ns(Stream::DeviceToHost, copy)?.saturating_sub(d2h);
     let up = bench.copy_ns(Stream::HostToDevice, copy)?.saturating_sub(h2d);
     let duplex = bench.duplex_ns()?;
+    stages.enter("measuring the host: memory");
     let slowdown = match streams.get(large) {
         Some(probe) => bench.beside(probe)?,
         None => 1.0,
@@ -141,6 +142,7 @@ pub(crate) fn machine<D: Graphs + Clock>(
         d2h_bytes_per_s: per_second(bytes, down),
         h2d_bytes_per_s: per_second(bytes, up),
         duplex_bytes_per_s: per_second(2 * ROUNDS as u64 * bytes, duplex),
+        host_bytes_per_s: Some(host_bytes_per_s()?),
         copy_latency_ns: latency,
         kernel_latency_ns: Some(launch),
         compute_slowdown: Some(slowdown),

@@ -18,6 +18,8 @@ const LARGE: u64 = 16 << 20;
 const COPY: usize = 64 << 20;
 /// Times that medians are of.
 const SAMPLES: usize = 9;
+/// Byte of which `f32` makes a number near 0.01: products are no subnormal numbers, which take longer.
+const FILL: u8 = 0x3c;
 /// Rounds of handing over.
 const ROUNDS: usize = 2_000;
 
@@ -40,6 +42,9 @@ pub struct Machine {
     pub h2d_bytes_per_s: u64,
     /// Bytes per second of two copies together.
     pub duplex_bytes_per_s: u64,
+    /// Bytes per second that an update of AdamW on the host reads and writes, where the device is not the
+    /// host.
+    pub host_bytes_per_s: Option<u64>,
     /// Fixed time of a copy in ns.
     pub copy_latency_ns: u64,
     /// Fixed time of a kernel in ns, where that was measured.
@@ -57,8 +62,8 @@ impl Machine {
     pub(super) fn measure(pool: &ThreadPool, stages: &Stages) -> Result<Machine, Error> {
         stages.enter("measuring the machine: arithmetic and memory");
         let square = format!("f32[{SIDE},{SIDE}]");
-        let product = pool.install(|| kernel_ns("matmul", &[&square, &square]))?;
-        let stream = pool.install(|| kernel_ns("neg", &[&format!("f32[{LARGE}]")]))?;
+        let product = pool.install(|| kernel_ns(("matmul", ""), &[&square, &square], &[]))?;
+        let stream = pool.install(|| kernel_ns(("neg", ""), &[&format!("f32[{LARGE}]")], &[]))?;
         stages.enter("measuring the machine: copies");
         let copy = copies(1);
         Ok(Machine {
@@ -70,6 +75,7 @@ impl Machine {
             d2h_bytes_per_s: copy,
             h2d_bytes_per_s: copy,
             duplex_bytes_per_s: copies(2),
+            host_bytes_per_s: None,
             copy_latency_ns: hand_over_ns(),
             kernel_latency_ns: None,
             compute_slowdown: None,
@@ -77,6 +83,17 @@ impl Machine {
             reserve_bytes: 0,
         })
     }
+}
+
+/// Bytes per second that an update of AdamW on the host reads and writes, on all threads of the machine.
+pub(crate) fn host_bytes_per_s() -> Result<u64, Error> {
+    let (w, one) = (format!("f32[{LARGE}]"), ("f32[]", "i64[]"));
+    let attrs =
+        "{alpha = 0.9, beta = 0.999, epsilon = 1e-8, weight_decay = 0.01, bias_correction, decay_first}";
+    let operands: [&str; 6] = [&w, &w, &w, &w, one.0, one.1];
+    let pool = crate::cpu::pool(0)?;
+    let ns = pool.install(|| kernel_ns(("adamw", attrs), &operands, &[(0, 0), (2, 1), (3, 2)]))?;
+    Ok(per_second(7 * 4 * LARGE, ns))
 }
 
 /// So many things in `ns` nanoseconds, per second.
@@ -100,7 +117,7 @@ struct Aligned {
 impl Aligned {
     fn new(len: u64) -> Aligned {
         let len = usize::try_from(len).unwrap_or(0);
-        let bytes = vec![1; len.saturating_add(ALIGN)];
+        let bytes = vec![FILL; len.saturating_add(ALIGN)];
         let from = bytes.as_ptr().align_offset(ALIGN).min(ALIGN);
         Aligned { bytes, from, len }
     }
@@ -114,17 +131,24 @@ impl Aligned {
     }
 }
 
-/// Median time of an op with one result, without attributes.
-fn kernel_ns(op: &str, operands: &[&str]) -> Result<u64, Error> {
+/// Median time of an op with these attributes; results take the bytes of operands by pairs of indices.
+fn kernel_ns(
+    (op, attrs): (&str, &str),
+    operands: &[&str],
+    in_place: &[(usize, usize)],
+) -> Result<u64, Error> {
     let failed = |what: &dyn std::fmt::Display| Error::Internal(format!("measuring {op}: {what}"));
-    let op: OpKind = parse_op(op, "").map_err(|e| failed(&e))?;
+    let op: OpKind = parse_op(op, attrs).map_err(|e| failed(&e))?;
     let operands = operands.iter().map(|t| parse_type(t)).collect::<Result<Vec<TensorType>, _>>();
     let operands = operands.map_err(|e| failed(&e))?;
     let results = op.infer(&operands.iter().collect::<Vec<_>>()).map_err(|e| failed(&e))?;
     let call = Call { op: &op, operand_types: &operands, result_types: &results };
     let needs = call.check().map_err(|e| failed(&e))?;
     let inputs: Vec<Aligned> = operands.iter().map(|t| Aligned::new(t.bytes())).collect();
-    let inputs: Vec<Operand> = inputs.iter().map(|i| Operand::Bytes(i.get())).collect();
+    let result = |operand: usize| in_place.iter().find(|pair| pair.0 == operand).map(|pair| pair.1);
+    let inputs = inputs.iter().enumerate();
+    let inputs: Vec<Operand> =
+        inputs.map(|(i, bytes)| result(i).map_or(Operand::Bytes(bytes.get()), Operand::Result)).collect();
     let mut outputs: Vec<Aligned> = results.iter().map(|t| Aligned::new(t.bytes())).collect();
     let mut workspace = Aligned::new(needs);
     let mut times = Vec::with_capacity(SAMPLES);

@@ -206,6 +206,7 @@ impl Profile {
             "h2d_bytes_per_s": m.h2d_bytes_per_s,
             "duplex_total_bytes_per_s": m.duplex_bytes_per_s,
             "kernel_latency_ns": m.kernel_latency_ns.unwrap_or(least),
+            "host_bytes_per_s": m.host_bytes_per_s,
             "copy_latency_ns": m.copy_latency_ns,
             "reserve_bytes": m.reserve_bytes,
         });

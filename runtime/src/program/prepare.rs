@@ -164,8 +164,8 @@ fn action(program: &Program, command: &memc_plan::Command, trail: &Trail) -> Res
     })
 }
 
-/// A launch with all of its slices checked; kernel and label are filled in by the caller. `space` is the arena
-/// of its slices.
+/// A launch with all of its slices checked; kernel and label are filled in by the caller. `space` is the
+/// arena of its slices.
 fn launch(
     kernel: &Kernel,
     space: Space,

@@ -280,6 +280,12 @@ int cuModuleGetFunction(void** function, void* module, const char* name) {
   if (index == UINT64_MAX) return NOT_FOUND;
   return *function = new Function{(Module*)module, index}, state();
 }
+int cuLaunchHostFunc(void* stream, void (*work)(void*), void* data) {
+  if (stream == nullptr) return INVALID;
+  if (crashed) return ILLEGAL;
+  return run(stream, [=] { work(data); });
+}
+
 int cuLaunchKernel(void* f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared,
                    void* stream, void** params, void** extra) {
   if (by != 1 || bz != 1 || shared != 0 || extra != nullptr || stream == nullptr) return INVALID;

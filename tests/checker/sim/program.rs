@@ -3,8 +3,8 @@
 use memc_ir::{Def, Module, TensorType};
 use memc_plan::{Action, Command, Init, Kernel, Plan, Queue, Section, Slice, Space};
 
+use super::Span;
 use super::oracle::{constant, is_identity, operator};
-use super::{HOST, Span};
 use crate::random::digest;
 
 /// Effect of a task besides its reads and writes.
@@ -46,12 +46,7 @@ pub(super) struct Program {
 }
 
 fn axis(queue: Queue) -> usize {
-    match queue {
-        Queue::COMPUTE => 0,
-        Queue::D2H => 1,
-        Queue::H2D => 2,
-        Queue::Host => HOST,
-    }
+    queue.index()
 }
 
 /// Cuts memory at every border of a slice, so that all accesses are whole units.

@@ -295,6 +295,12 @@ fn legalise(
         (Action::Store { .. }, Section::Prologue | Section::Body) => return None,
         _ => {}
     }
+    if let Action::Launch { reads, writes, workspace, .. } = &mut command.action {
+        let queue = if command.queue == Queue::CPU { Queue::CPU } else { Queue::COMPUTE };
+        let slices = reads.iter_mut().chain(writes).chain(workspace);
+        slices.for_each(|slice| slice.space = queue.kernels_in().expect("a queue of kernels"));
+        command.queue = queue;
+    }
     command.queue = match (on_host, command.queue) {
         (true, _) => Queue::Host,
         (false, Queue::Host) => Queue::COMPUTE,

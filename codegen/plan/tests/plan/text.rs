@@ -55,7 +55,7 @@ fn errors_name_the_line() {
         ("plan 1\n}", "2: `}` closes no section"),
         ("plan 1\nbody {\n", "3: a section is not closed; end it with `}`"),
         ("plan 1\nbody {\n}\nbody {\n}", "4: a second `body`"),
-        ("plan 1\nbody {\n gpu wait e0", "3: `gpu` is not one of compute, d2h, h2d, host"),
+        ("plan 1\nbody {\n gpu wait e0", "3: `gpu` is not one of compute, d2h, h2d, cpu, host"),
         ("plan 1\nbody {\n compute jump e0", "3: unknown action `jump`"),
         ("plan 1\nbody {\n compute wait k0", "3: expected a reference such as e0, found `k0`"),
         ("plan 1\nbody {\n compute free dev:0", "3: expected a slice such as dev+0:256, found `dev:0`"),

@@ -45,7 +45,7 @@ fn a_trace_has_slices_and_the_memory_in_use() {
     let of = |ph: &str| events.iter().filter(|e| e["ph"] == ph).collect::<Vec<_>>();
     let tracks: Vec<&Value> =
         of("M").iter().filter(|e| e["name"] == "thread_name").map(|e| &e["args"]["name"]).collect();
-    assert_eq!(tracks, ["compute", "d2h", "h2d", "host"]);
+    assert_eq!(tracks, ["compute", "d2h", "h2d", "cpu", "host"]);
     let slices: Vec<(&str, u64, f64, f64)> = of("X")
         .iter()
         .map(|e| {
@@ -55,12 +55,12 @@ fn a_trace_has_slices_and_the_memory_in_use() {
         })
         .collect();
     let want = [
-        ("write x", 3, 0.0, 0.0),
+        ("write x", 4, 0.0, 0.0),
         ("%x", 2, 0.0, 1.0),
         ("%y", 0, 1.0, 0.5),
         ("%y", 1, 1.5, 1.0),
         ("sgd", 0, 1.5, 0.5),
-        ("read y", 3, 2.5, 0.0),
+        ("read y", 4, 2.5, 0.0),
     ];
     assert_eq!(slices, want);
     assert_eq!(of("X")[2]["args"]["kernel"], "mul");

@@ -3,10 +3,10 @@
 //! Three, in ns: the ideal (every op once); one for the problem's own order, from a fluid relaxation in which
 //! tensors leave and return in fractions; and one for every order. Decisions that keep the order and
 //! `capacity` bytes of device arena, and recompute repeatable ops only, take no less per step on average over
-//! many steps. Ops on the host stay there, and take no less than their sum. (The difference between the ends of two consecutive steps may be less: copies of one reach
-//! into the next.) The bound for the given order follows from any duals of memory and of the links by
-//! Lagrangian duality; good duals are sought in floating point, the bound that they give is computed in
-//! integers.
+//! many steps. Ops on the host stay there, and take no less than their sum. (The difference between the ends
+//! of two consecutive steps may be less: copies of one reach into the next.) The bound for the given order
+//! follows from any duals of memory and of the links by Lagrangian duality; good duals are sought in floating
+//! point, the bound that they give is computed in integers.
 //!
 //! What is relaxed: copies and residency are fractional; the operands of a recomputed op are there for
 //! nothing; the order of copies on a link is free; what no op writes always has a copy in host memory, which
