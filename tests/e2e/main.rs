@@ -14,6 +14,7 @@ mod damage;
 mod devices;
 mod evaluation;
 mod gpu;
+mod handling;
 mod hold;
 mod host;
 #[path = "../../runtime/tests/run/mock.rs"]

@@ -177,8 +177,8 @@ fn verify_shows_the_lines_that_are_wrong_and_no_others() {
     assert!(!said.contains("%right = relu") && !said.contains("input :"), "{said}");
 }
 
-/// Where swapping takes more host memory than there is, the step is planned without; where that is not enough
-/// either, both are told.
+/// Where swapping takes more host memory than there is, less is swapped, at last nothing; where that is not
+/// enough either, both are told.
 #[test]
 fn host_memory_is_limited() {
     let folder = tempfile::tempdir().unwrap();
@@ -201,6 +201,10 @@ fn host_memory_is_limited() {
     };
     let host = |limit| number(&json(&limited("445K", limit, &memc_ok)), "host_bytes");
     assert!(host("1M") > 10 << 10 && host("10K") <= 10 << 10);
+    let free = json(&limited("445K", "1M", &memc_ok));
+    let most = number(&free, "host_bytes") * 3 / 4;
+    let less = json(&limited("445K", &format!("{most}B"), &memc_ok));
+    assert!(number(&less, "host_bytes") <= most && number(&less, "swap_out_bytes") > 0, "{less} {free}");
     let text = limited("330K", "10K", &|args| memc_fails(4, args));
     assert!(text.contains("of host memory, more than --host-mem 10.00 KiB"), "{text}");
     let hint = text.split_once("hint: pass --host-mem ").expect("it has one").1;

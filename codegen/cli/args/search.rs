@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::Args;
 use glob::Pattern;
 use memc::{Error, HostOps, Rewrites};
-use memc_planner::{Allow, Formulation, Order};
+use memc_planner::{Allow, Formulation, Handling, Order};
 
 use crate::values;
 
@@ -27,7 +27,7 @@ pub(crate) struct Target {
 }
 
 /// Options that decisions from a file leave nothing to say to.
-const FOR_PLANNERS: [&str; 9] = [
+const FOR_PLANNERS: [&str; 12] = [
     "decisions",
     "planner",
     "no_swap",
@@ -37,6 +37,9 @@ const FOR_PLANNERS: [&str; 9] = [
     "formulation",
     "no_host_ops",
     "host",
+    "keep",
+    "swap",
+    "recompute",
 ];
 
 /// Files with decisions.
@@ -86,6 +89,15 @@ pub(crate) struct Effort {
     /// [default: the best of all]
     #[arg(hide_short_help = true, long, value_name = "NAME", value_parser = values::formulation)]
     pub(crate) formulation: Option<Formulation>,
+    /// Leave these tensors on the device (repeatable)
+    #[arg(hide_short_help = true, long, value_name = "GLOB")]
+    pub(crate) keep: Vec<Pattern>,
+    /// Let these tensors leave the device by copies only (repeatable)
+    #[arg(hide_short_help = true, long, value_name = "GLOB", conflicts_with = "no_swap")]
+    pub(crate) swap: Vec<Pattern>,
+    /// Let these tensors leave the device only to be recomputed (repeatable)
+    #[arg(hide_short_help = true, long, value_name = "GLOB", conflicts_with = "no_recompute")]
+    pub(crate) recompute: Vec<Pattern>,
     /// Run every op on the device: no update of an optimizer on the host
     #[arg(hide_short_help = true, long)]
     pub(crate) no_host_ops: bool,
@@ -130,7 +142,17 @@ impl Permissions {
 impl Effort {
     /// The library's search by a planner. Fails where it is not known.
     pub(crate) fn search(&self, planner: &str) -> Result<memc::Search, Error> {
+        let ways = [(&self.keep, Handling::Keep), (&self.swap, Handling::Swap)];
+        let ways = ways.into_iter().chain([(&self.recompute, Handling::Recompute)]);
+        let handling: Vec<(Pattern, Handling)> =
+            ways.flat_map(|(globs, way)| globs.iter().map(move |glob| (glob.clone(), way))).collect();
+        if !handling.is_empty() && planner != memc::Search::default().planner.name {
+            return Err(Error::Usage(format!(
+                "--keep, --swap and --recompute are for the default planner; {planner} knows nothing of them"
+            )));
+        }
         Ok(memc::Search {
+            handling,
             planner: memc::planner(planner)?,
             allow: Allow { reorder: !self.fixed_order, ..self.permissions.allow() },
             order: match self.order.as_str() {

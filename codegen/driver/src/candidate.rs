@@ -8,7 +8,8 @@ use glob::Pattern;
 use memc_ir::Module;
 use memc_passes::plan::{Problem, bufferize};
 use memc_planner::{
-    Decisions, Evaluation, Formulation, NotOnHost, OpPos, Order, Placed, Pose, Schedule, evaluate,
+    Decisions, Evaluation, Formulation, Handling, NotOnHost, OpPos, Order, Placed, Pose, Schedule, TensorId,
+    TensorKind, evaluate,
 };
 
 use crate::error::Error;
@@ -22,6 +23,10 @@ pub struct Poses {
     pub order: Option<Order>,
     /// The ops on the host.
     pub host: HostOps,
+    /// Ways in which tensors may leave the device, by name.
+    pub handling: Vec<(Pattern, Handling)>,
+    /// Names of the tensors that may be swapped; `None`: all.
+    pub swappable: Option<BTreeSet<String>>,
 }
 
 /// Ops that run on the host.
@@ -40,7 +45,13 @@ pub enum HostOps {
 
 impl Poses {
     /// Every formulation in the order as given.
-    pub const GIVEN: Poses = Poses { formulation: None, order: Some(Order::Given), host: HostOps::None };
+    pub const GIVEN: Poses = Poses {
+        formulation: None,
+        order: Some(Order::Given),
+        host: HostOps::None,
+        handling: Vec::new(),
+        swappable: None,
+    };
 
     pub(crate) fn includes(&self, formulation: Formulation, order: Order) -> bool {
         self.formulation.is_none_or(|f| f == formulation) && self.order.is_none_or(|o| o == order)
@@ -50,7 +61,7 @@ impl Poses {
 impl From<Pose> for Poses {
     fn from(pose: Pose) -> Poses {
         let host = if pose.host.is_empty() { HostOps::None } else { HostOps::Named(pose.host) };
-        Poses { formulation: Some(pose.formulation), order: Some(pose.order), host }
+        Poses { formulation: Some(pose.formulation), order: Some(pose.order), host, ..Poses::default() }
     }
 }
 
@@ -168,6 +179,51 @@ impl Candidate {
         };
         bufferize(problem, plan).map_err(|e| Error::Internal(e.to_string()))
     }
+}
+
+/// Has tensors of a problem leave the device in these ways only. With `all`, every pattern has to name one.
+pub(crate) fn handle(p: &mut memc_planner::Problem, poses: &Poses, all: bool) -> Result<(), Error> {
+    for (pattern, handling) in &poses.handling {
+        let option = match handling {
+            Handling::Keep => "--keep",
+            Handling::Swap => "--swap",
+            Handling::Recompute | Handling::Any => "--recompute",
+        };
+        let refused = |why: &str| Err(Error::Usage(format!("{option} {pattern}: {why}")));
+        let named: Vec<TensorId> =
+            p.tensors.iter().filter(|(_, t)| pattern.matches(&t.name)).map(|(t, _)| t).collect();
+        let recomputes = |t: &TensorId| {
+            let tensor = &p.tensors[*t];
+            let transient = tensor.kind == TensorKind::Transient;
+            transient && tensor.writes.iter().any(|&w| p.ops[w].repeatable)
+        };
+        let able: Vec<TensorId> =
+            named.iter().copied().filter(|t| *handling != Handling::Recompute || recomputes(t)).collect();
+        if all && named.is_empty() {
+            return refused("no tensor is called so; `memc explain --all` lists them");
+        }
+        if all && able.is_empty() {
+            return refused(
+                "no op computes what is called so, or not again: inputs and states can be swapped",
+            );
+        }
+        if *handling == Handling::Swap && !p.device.can_swap() {
+            return refused("the device has no link to the host");
+        }
+        for t in able {
+            let other = p.handling.insert(t, *handling).filter(|other| other != handling);
+            if other.is_some() {
+                return refused(&format!("%{} is named by another option, too", p.tensors[t].name));
+            }
+        }
+    }
+    let Some(swappable) = &poses.swappable else { return Ok(()) };
+    let barred = p.tensors.iter().filter(|(_, tensor)| !swappable.contains(&tensor.name));
+    for (t, tensor) in barred {
+        let recomputes = tensor.kind == TensorKind::Transient && p.handling(t).recomputes();
+        p.handling.insert(t, if recomputes { Handling::Recompute } else { Handling::Keep });
+    }
+    Ok(())
 }
 
 /// The candidate with the ops of these names on the host.

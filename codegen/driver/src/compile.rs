@@ -9,7 +9,9 @@ use memc_passes::CONV_WORKSPACE;
 use memc_plan::{Claims, Meta, Plan};
 use memc_planner::{Allow, Formulation};
 
+use crate::candidate::{HostOps, Poses};
 use crate::error::Error;
+use crate::host_memory::{dearest, swapped_bytes};
 use crate::instance::{Instance, Size};
 use crate::plan::{DecisionsFile, Outcome, Search};
 use crate::source::Model;
@@ -20,7 +22,8 @@ use crate::watch::{Event, Silent, Watch};
 pub struct Options<'a> {
     /// Device memory the step may take; `None`: everything stays on the device.
     pub budget: Option<Size>,
-    /// Host memory in bytes that the plan may take. Where swapping takes more, nothing is swapped.
+    /// Host memory in bytes that the plan may take. Where swapping takes more, less is swapped, at last
+    /// nothing.
     pub host_memory: Option<u64>,
     /// Most workspace of a convolution on a GPU in bytes, within [`CONV_WORKSPACE`], where the budget has
     /// room. A library may choose another algorithm with more, whose sums are rounded otherwise: with the
@@ -110,24 +113,32 @@ pub fn compile(model: &Model, options: &Options<'_>) -> Result<Compiled, Error> 
     model.require_values()?;
     options.watch.event(Event::Stage("planning"));
     let poses = options.decisions.as_ref().map_or_else(|| options.search.poses(), DecisionsFile::poses);
-    let instance = Instance::of_model(model, poses)?;
+    let instance = Instance::of_model(model, poses.clone())?;
     let budget = options.budget.map(|size| instance.bytes(size)).transpose()?;
     let most = options.host_memory.unwrap_or(u64::MAX);
-    let mut job = Job { model, options, instance: &instance, budget, search: options.search.clone() };
+    let mut job = Job { model, options, instance, budget, search: options.search.clone() };
     let (mut outcome, mut lowered) = job.run()?;
     if lowered.plan.meta.host_bytes > most && options.decisions.is_none() && job.search.allow.swap {
-        // Host memory then holds inputs and outputs only.
-        job.search.allow.swap = false;
         let swaps = lowered.plan.meta.host_bytes;
-        (outcome, lowered) = job.run().map_err(|e| job.too_much_swapped([swaps, most], e))?;
+        (outcome, lowered) = match job.swapping_less(&poses, &outcome, swaps, most)? {
+            Some(found) => found,
+            None => {
+                // Host memory then holds inputs and outputs only.
+                job.search.allow.swap = false;
+                job.search.host = asked_for(&job.search.host);
+                job.instance = Instance::of_model(model, job.search.poses())?;
+                job.run().map_err(|e| job.too_much_swapped([swaps, most], e))?
+            }
+        };
     }
     let meta = &lowered.plan.meta;
     if meta.host_bytes > most {
         let (has, may) = (Bytes(meta.host_bytes), Bytes(most));
         return Err(Error::no_fit(format!(
             "the plan takes {has} of host memory, more than --host-mem {may}\n\
-             hint: inputs and outputs pass through host memory, too; pass a larger --host-mem, or a \
-             smaller batch"
+             hint: inputs and outputs pass through host memory, too, and states of --host live there; pass \
+             --host-mem {}B or more, or a smaller batch",
+            meta.host_bytes
         )));
     }
     if let Some(has) = model.profile.memory_bytes.filter(|&has| meta.budget_bytes > has) {
@@ -137,14 +148,19 @@ pub fn compile(model: &Model, options: &Options<'_>) -> Result<Compiled, Error> 
     }
     let allow = job.search.allow;
     let Lowered { plan, data } = lowered;
-    Ok(Compiled { plan, data, outcome, allow, instance })
+    Ok(Compiled { plan, data, outcome, allow, instance: job.instance })
+}
+
+/// Ops on the host that the user has named; none that would be chosen.
+fn asked_for(host: &HostOps) -> HostOps {
+    if *host == HostOps::Best { HostOps::None } else { host.clone() }
 }
 
 /// A compilation, and the permissions that it has so far.
 struct Job<'a> {
     model: &'a Model,
     options: &'a Options<'a>,
-    instance: &'a Instance,
+    instance: Instance,
     /// Bytes; `None`: everything stays on the device.
     budget: Option<u64>,
     search: Search,
@@ -156,8 +172,8 @@ impl Job<'_> {
         let (budget, watch) = (self.budget.unwrap_or(u64::MAX), self.options.watch);
         let decisions = self.options.decisions.as_ref();
         let mut outcome = self.instance.answer(budget, &self.search, decisions, watch)?;
-        outcome.widen(self.instance, &self.model.profile, self.options.conv_workspace);
-        let (candidate, plan) = outcome.require(self.instance, self.search.allow)?;
+        outcome.widen(&self.instance, &self.model.profile, self.options.conv_workspace);
+        let (candidate, plan) = outcome.require(&self.instance, self.search.allow)?;
         let module = candidate.apply(plan)?;
         let formulation = candidate.pose.formulation;
         let e = &plan.evaluation;
@@ -180,6 +196,37 @@ impl Job<'_> {
         watch.event(Event::Stage("lowering and checking"));
         let lowered = self.prove(formulation, &module, meta)?;
         Ok((outcome, lowered))
+    }
+
+    /// Plans again, with fewer tensors that may be swapped than a plan has that takes `swaps` bytes of host
+    /// memory, until that takes at most `most`; `None` where this finds nothing. The instance is then the one
+    /// of the plan.
+    fn swapping_less(
+        &mut self,
+        poses: &Poses,
+        outcome: &Outcome,
+        swaps: u64,
+        most: u64,
+    ) -> Result<Option<(Outcome, Lowered)>, Error> {
+        let given = self.instance.given().kept().evaluation.host_bytes;
+        let Some((candidate, plan)) = outcome.of(&self.instance) else { return Ok(None) };
+        if self.search.planner.name != Search::default().planner.name || most <= given {
+            return Ok(None);
+        }
+        let (p, plan) = (candidate.numbers().clone(), plan.clone());
+        // Tensors share bytes of the host; then it is assumed that they do not.
+        let shared = u128::from(swapped_bytes(&p, &plan)) * u128::from(most) / u128::from(swaps.max(1));
+        for room in [u64::try_from(shared).unwrap_or(u64::MAX), most - given] {
+            let swappable = Some(dearest(&p, &plan, room.saturating_sub(given)));
+            let poses = Poses { swappable, host: asked_for(&poses.host), ..poses.clone() };
+            self.instance = Instance::of_model(self.model, poses)?;
+            match self.run() {
+                Ok(found) if found.1.plan.meta.host_bytes <= most => return Ok(Some(found)),
+                Ok(_) | Err(Error::Infeasible(_)) => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(None)
     }
 
     /// Lowers a planned module and has the checker prove the plan against its formulation. Errors are the

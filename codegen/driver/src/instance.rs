@@ -10,7 +10,7 @@ use memc_passes::{DeviceProfile, Pipeline};
 use memc_planner::bound;
 use memc_planner::{ALIGN, Allow, Formulation, Order, Pose, Request};
 
-use crate::candidate::{Candidate, HostOps, Poses, named, shares, updating};
+use crate::candidate::{Candidate, HostOps, Poses, handle, named, shares, updating};
 use crate::device::AUTO;
 use crate::error::{Error, NoFit};
 use crate::machine::{host_memory, read_text};
@@ -86,15 +86,16 @@ impl Instance {
         }
         let at = |e| Error::Model(format!("{}: {e}", source.path.display()));
         let numbers = memc_planner::json::parse(&read_text(&source.path)?).map_err(at)?;
-        Instance::of_numbers(numbers, &poses.host)
+        Instance::of_numbers(numbers, &poses)
     }
 
     /// The instance of a problem in numbers.
-    pub fn of_numbers(numbers: memc_planner::Problem, host: &HostOps) -> Result<Instance, Error> {
+    pub fn of_numbers(mut numbers: memc_planner::Problem, poses: &Poses) -> Result<Instance, Error> {
+        handle(&mut numbers, poses, true)?;
         let memory_bytes = Some(numbers.device.memory_bytes).filter(|&b| b > 0);
         let given = Candidate::of_numbers(Pose::default(), numbers)?;
         let ideal_ns = given.compute_ns();
-        let (candidates, first) = place(vec![given], 0, host)?;
+        let (candidates, first) = place(vec![given], 0, &poses.host)?;
         Ok(Instance::new(candidates, first, ideal_ns, (0, memory_bytes)))
     }
 
@@ -118,7 +119,9 @@ impl Instance {
     ) -> Result<Instance, Error> {
         let problem = |formulation, order, graph: &Module| {
             let pose = Pose { formulation, order, host: Vec::new() };
-            Candidate::of_model(pose, Problem::new(graph, profile)?)
+            let mut p = Problem::new(graph, profile)?;
+            handle(&mut p.numbers, &poses, formulation == Formulation::Own)?;
+            Candidate::of_model(pose, p)
         };
         let mut candidates = Vec::new();
         let mut ideal_ns = u64::MAX;
@@ -383,6 +386,10 @@ fn greedy(graph: &Module, profile: &DeviceProfile) -> Result<Module, Error> {
 /// The smallest arena for which a quick method knows a plan.
 fn smallest(o: &Candidate, allow: Allow) -> Result<u64, Error> {
     let kept = o.kept().evaluation.dev_bytes;
+    // Quick methods do not know how tensors are to be handled; all may stay.
+    if !o.numbers().handling.is_empty() {
+        return Ok(kept);
+    }
     let request = Request { allow, ..Request::new(kept) };
     memc_baselines::smallest(o.numbers(), kept, &request).map_err(|e| Error::Internal(e.to_string()))
 }

@@ -21,6 +21,7 @@ pub mod device;
 mod error;
 mod estimate;
 mod explain;
+mod host_memory;
 mod instance;
 mod machine;
 mod max_batch;

@@ -2,10 +2,13 @@
 
 use std::time::Duration;
 
+use glob::Pattern;
 use memc_baselines::PLANNERS;
 use memc_ir::Bytes;
 use memc_passes::DeviceProfile;
-use memc_planner::{Allow, Decisions, Formulation, NoPlan, Order, Planner, Request, Schedule, replay, widen};
+use memc_planner::{
+    Allow, Decisions, Formulation, Handling, NoPlan, Order, Planner, Request, Schedule, replay, widen,
+};
 
 use crate::candidate::{Candidate, HostOps, Poses};
 use crate::error::Error;
@@ -35,6 +38,9 @@ pub struct Search {
     pub formulation: Option<Formulation>,
     /// Ops of the candidates on the host.
     pub host: HostOps,
+    /// Ways in which tensors may leave the device, by name; planners other than the default one know nothing
+    /// of them.
+    pub handling: Vec<(Pattern, Handling)>,
     /// Effort, from 0 for the first plan found to 5.
     pub effort: u32,
     /// Seed of everything random.
@@ -51,6 +57,7 @@ impl Default for Search {
             order: None,
             formulation: None,
             host: HostOps::Best,
+            handling: Vec::new(),
             effort: 2,
             seed: 0,
             time_limit: None,
@@ -62,7 +69,8 @@ impl Search {
     /// Poses in which an instance is to be made.
     pub fn poses(&self) -> Poses {
         let order = self.order.or_else(|| (!self.allow.reorder).then_some(Order::Given));
-        Poses { formulation: self.formulation, order, host: self.host.clone() }
+        let (host, handling) = (self.host.clone(), self.handling.clone());
+        Poses { formulation: self.formulation, order, host, handling, swappable: None }
     }
 
     pub(crate) fn request(&self, capacity: u64) -> Request<'static> {

@@ -49,6 +49,9 @@ pub fn plan(p: &Problem, request: &Request<'_>, starts: &Starts<'_>) -> Result<F
     };
     let quiet = Request { watch: &|_| {}, ..*request };
     let (mut known, mut error) = (Vec::new(), None);
+    // Other planners do not know how a tensor is to be handled; where they handle it otherwise, they are
+    // refused.
+    let reason = |why: NoPlan| Some(why).filter(|_| p.handling.is_empty());
     let thorough = starts.thorough.iter().filter(|_| p.ops.len() < MANY);
     let others: Vec<&Planner> = starts.quick.iter().chain(thorough).copied().collect();
     for (planners, whole) in [(starts.first, true), (&others, p.ops.len() <= FEW)] {
@@ -63,7 +66,7 @@ pub fn plan(p: &Problem, request: &Request<'_>, starts: &Starts<'_>) -> Result<F
         for (planner, answer) in answers {
             match answer {
                 Ok(found) => asked.push((planner, found)),
-                Err(why) => error = error.or(Some(why)),
+                Err(why) => error = error.or(reason(why)),
             }
         }
         let calls = if whole { CALLS } else { TWICE };
@@ -85,7 +88,7 @@ pub fn plan(p: &Problem, request: &Request<'_>, starts: &Starts<'_>) -> Result<F
                     known.push(r.decisions.clone());
                     consider(&mut best, r, evaluations);
                 }
-                Err(why) => error = error.or(Some(why)),
+                Err(why) => error = error.or(reason(why)),
             }
         }
     }
@@ -101,6 +104,10 @@ pub fn plan(p: &Problem, request: &Request<'_>, starts: &Starts<'_>) -> Result<F
             let recompute = if request.allow.recompute { "" } else { " or be computed again" };
             let why = format!("nothing can leave the device{recompute}, and nothing that was tried fits");
             Err(NoPlan::Infeasible(why))
+        }
+        None if !p.handling.is_empty() => {
+            let why = "no plan that was tried fits and handles tensors as they are to be handled";
+            Err(NoPlan::Infeasible(why.into()))
         }
         None => Err(error.unwrap_or(NoPlan::Infeasible(String::new()))),
     }

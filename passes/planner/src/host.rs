@@ -20,6 +20,8 @@ pub enum NotOnHost {
     Reads(TensorId),
     /// This op is to come after it.
     Before(OpPos),
+    /// It writes this tensor, which may not leave the device by copies.
+    Handled(TensorId),
 }
 
 impl NotOnHost {
@@ -35,6 +37,7 @@ impl NotOnHost {
             NotOnHost::Bound => "needs workspace, or hands out a result of the step".into(),
             NotOnHost::Writes(t) => format!("writes %{}, which ops on the device touch later", name(t)),
             NotOnHost::Reads(t) => format!("reads %{}, which ops on the device change later", name(t)),
+            NotOnHost::Handled(t) => format!("writes %{}, which is not to leave the device so", name(t)),
             NotOnHost::Before(op) => {
                 format!("must run before {}", p.ops.get(*op).map_or("", |op| op.name.as_str()))
             }
@@ -59,6 +62,9 @@ impl Problem {
         };
         if let Some(&t) = op.writes.iter().find(|t| !own(t)) {
             return Err(NotOnHost::Writes(t));
+        }
+        if let Some(&t) = op.writes.iter().find(|&&t| !self.handling(t).swaps()) {
+            return Err(NotOnHost::Handled(t));
         }
         let settled = |&&t: &&TensorId| {
             let tensor = &self.tensors[t];

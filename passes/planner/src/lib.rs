@@ -42,7 +42,9 @@ pub use host::{NotOnHost, Placed};
 pub use ids::{CommandIx, GapIx, HostOpIx, OpPos, SlotIx, StepPos, TensorId, Tick};
 pub use place::{Command, CommandKind, Event, Site, Slot, Space, Stream, Trace};
 pub use planner::{Alive, Allow, Found, NoPlan, Planner, Progress, Request, solve};
-pub use problem::{ALIGN, Device, HostOp, Malformed, Op, Problem, SLOWDOWN_UNIT, Tensor, TensorKind};
+pub use problem::{
+    ALIGN, Device, Handling, HostOp, Malformed, Op, Problem, SLOWDOWN_UNIT, Tensor, TensorKind,
+};
 pub use replay::{read, replay};
 pub use simulate::{Deadlock, Job, Jobs, Span, Timeline, Waits, simulate, simulate_issued};
 pub use timing::{Cause, Copies, Timing};

@@ -4,7 +4,7 @@
 //! computes; what planners may assume of one is in its flags.
 
 use std::cmp::Reverse;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use memc_ir::Arena;
@@ -93,6 +93,31 @@ impl TensorKind {
     /// Whether every step begins with the content in host memory alone.
     pub fn arrives(self) -> bool {
         matches!(self, TensorKind::Input | TensorKind::Hosted)
+    }
+}
+
+/// Ways in which a tensor may leave the device.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+pub enum Handling {
+    /// Every way.
+    #[default]
+    Any,
+    /// None: it stays from its first touch to its last, a persistent one always.
+    Keep,
+    /// By copies to the host and back.
+    Swap,
+    /// Given up, and recomputed.
+    Recompute,
+}
+
+impl Handling {
+    /// Whether it may leave by copies.
+    pub fn swaps(self) -> bool {
+        matches!(self, Handling::Any | Handling::Swap)
+    }
+    /// Whether it may be given up and recomputed.
+    pub fn recomputes(self) -> bool {
+        matches!(self, Handling::Any | Handling::Recompute)
     }
 }
 
@@ -207,6 +232,8 @@ pub struct Problem {
     pub ops: Arena<OpPos, Op>,
     /// The ops that run on the host.
     pub host_ops: Arena<HostOpIx, HostOp>,
+    /// Tensors that may not leave in every way.
+    pub handling: BTreeMap<TensorId, Handling>,
 }
 
 /// Reason that a problem is refused.
@@ -276,7 +303,8 @@ impl Problem {
                 name(late)
             )));
         }
-        let p = Problem { name: name.to_string(), device, tensors, ops, host_ops: Arena::default() };
+        let (name, host_ops, handling) = (name.to_string(), Arena::default(), BTreeMap::new());
+        let p = Problem { name, device, tensors, ops, host_ops, handling };
         p.check_size()?;
         Ok(p)
     }
@@ -348,6 +376,11 @@ impl Problem {
     pub fn largest_working_set(&self) -> (OpPos, u64) {
         let sets = self.ops.ids().map(|i| (i, self.working_set_bytes(i)));
         sets.max_by_key(|&(i, bytes)| (bytes, Reverse(i))).unwrap_or_default()
+    }
+
+    /// Ways in which a tensor may leave the device.
+    pub fn handling(&self, t: TensorId) -> Handling {
+        self.handling.get(&t).copied().unwrap_or_default()
     }
 
     /// Sum of the ops' times in ns: the step time with unlimited memory.

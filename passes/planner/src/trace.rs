@@ -39,6 +39,8 @@ struct Tracer<'a> {
     /// Host slots of copies that nothing reads after an action, by that action: tensor and slot.
     expiring: BTreeMap<usize, (TensorId, SlotIx)>,
     host: Host,
+    /// Tensors that were copied to the device.
+    arrived: BTreeSet<TensorId>,
 }
 
 /// Ops on the host, as far as they have run.
@@ -100,6 +102,7 @@ pub fn trace(p: &Problem, d: &Decisions) -> Result<Trace, DecisionsError> {
         last_in: last_ins(d),
         expiring: BTreeMap::new(),
         host: Host::new(p, d),
+        arrived: BTreeSet::new(),
     };
     for t in p.tensors.ids() {
         x.resident(t)?;
@@ -191,6 +194,10 @@ impl Tracer<'_> {
                 let Some((host, version)) = self.state[t].host else {
                     return Err(format!("%{} has no copy in host memory", self.name(t)).into());
                 };
+                let again = !self.arrived.insert(t) || !self.p.tensors[t].kind.arrives();
+                if again && !self.p.handling(t).swaps() {
+                    return Err(format!("%{} may not be copied back to the device", self.name(t)).into());
+                }
                 let slot = self.allocate(*place, Site::In(index))?;
                 self.state[t].version = version;
                 let ns = self.p.device.h2d_ns(self.p.tensors[t].size);
@@ -292,6 +299,9 @@ impl Tracer<'_> {
                 && tensor.touches.first() == Some(&run.op);
             if !op.writes.contains(&t) && !appears {
                 return Err(format!("{} does not write %{}", op.name, tensor.name).into());
+            }
+            if run.recompute && !p.handling(t).recomputes() {
+                return Err(format!("%{} may not be recomputed", tensor.name).into());
             }
             self.allocate(*place, Site::At(index, k))?;
             self.state[t].version = usize::MAX;

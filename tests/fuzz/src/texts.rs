@@ -1,6 +1,6 @@
 //! Problems, profiles, decisions, layouts and values of the command line.
 
-use memc::{AllocOptions, Error, HostOps, Instance, Search, Silent, Size};
+use memc::{AllocOptions, Error, Instance, Search, Silent, Size};
 use memc_baselines::PLANNERS;
 use memc_ir::recipe::{Loss, Optimizer, OptimizerSpec};
 use memc_passes::{DeviceProfile, GRAPH_PIPELINE, Pipeline};
@@ -38,7 +38,9 @@ pub(crate) fn problem(data: &[u8]) {
         return;
     }
     let choice = step::choice(data);
-    let Some(instance) = step::answer(Instance::of_numbers(problem, &HostOps::Best)) else { return };
+    let Some(instance) = step::answer(Instance::of_numbers(problem, &Search::default().poses())) else {
+        return;
+    };
     let percent = [100.0, 80.0, 60.0, 30.0][choice as usize % 4];
     let Some(budget) = step::answer(instance.bytes(Size::PeakPercent(percent))) else { return };
     let planner = &PLANNERS[(choice >> 2) as usize % PLANNERS.len()];

@@ -205,9 +205,12 @@ impl Builder<'_> {
         let writes = |at: OpPos| tensor.writes.binary_search(&at).is_ok();
         let constant = tensor.writes.is_empty() && tensor.kind != TensorKind::Transient;
         let mut begin = if constant { Begin::Both } else { Begin::Written };
+        let handling = p.handling(t);
+        let recomputes = self.allow.recompute && handling.recomputes();
+        let swaps = self.allow.swap && handling.swaps();
         let mut legs = Vec::new();
         let leg = |from: usize, to: Option<OpPos>, maker: Option<OpPos>, legs: &mut Vec<Leg>| {
-            let recompute = maker.filter(|_| self.allow.recompute).and_then(|w| p.share(w, t));
+            let recompute = maker.filter(|_| recomputes).and_then(|w| p.share(w, t));
             match to {
                 None => legs.push(Leg { from, to: 2 * p.ops.len() + 2, recompute, after: After::Boundary }),
                 Some(to) if writes(to) && !reads(to) => {
@@ -250,8 +253,8 @@ impl Builder<'_> {
         Some(Item {
             tensor: t,
             units: tensor.bytes / ALIGN,
-            out_ns: self.allow.swap.then(|| d.d2h_ns(tensor.size)),
-            in_ns: (self.allow.swap || arrives).then(|| d.h2d_ns(tensor.size)),
+            out_ns: swaps.then(|| d.d2h_ns(tensor.size)),
+            in_ns: (swaps || arrives).then(|| d.h2d_ns(tensor.size)),
             constant,
             begin,
             legs,

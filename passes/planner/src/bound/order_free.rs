@@ -229,11 +229,15 @@ impl Away {
         let in_host = c.maker.is_none() && (tensor.kind.arrives() || tensor.writes.is_empty());
         let out =
             if in_host && tensor.kind != TensorKind::Transient { 0 } else { p.device.d2h_ns(tensor.size) };
-        let copies = allow.swap || tensor.kind.arrives() && c.maker.is_none();
+        let handling = p.handling(c.tensor);
+        let copies = allow.swap && handling.swaps() || tensor.kind.arrives() && c.maker.is_none();
         Away {
             units: tensor.bytes / ALIGN,
             copy: copies.then(|| (out, if c.returns { p.device.h2d_ns(tensor.size) } else { 0 })),
-            recompute: c.maker.filter(|_| allow.recompute).and_then(|w| p.share(w, c.tensor)),
+            recompute: c
+                .maker
+                .filter(|_| allow.recompute && handling.recomputes())
+                .and_then(|w| p.share(w, c.tensor)),
         }
     }
 }

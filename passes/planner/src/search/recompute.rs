@@ -66,7 +66,7 @@ impl<'p> View<'_, 'p> {
     fn makers(&self, t: TensorId, op: OpPos, at: StepPos) -> Option<&'p [OpPos]> {
         let p = self.p;
         let tensor = &p.tensors[t];
-        if tensor.kind != TensorKind::Transient {
+        if tensor.kind != TensorKind::Transient || !p.handling(t).recomputes() {
             return None;
         }
         let current = |t: TensorId| {

@@ -4,7 +4,7 @@ use memc_ir::{Arena, Id, ids};
 
 use super::decode::Decoder;
 use super::recompute::{self, Chain, Dropped, View};
-use crate::access_sequence::{AccessSequence, Step};
+use crate::access_sequence::{AccessSequence, Gap, Step};
 use crate::genotype::{Genotype, Swap};
 use crate::ids::{GapIx, OpPos, StepPos, TensorId};
 use crate::planner::Allow;
@@ -115,8 +115,9 @@ impl<'a> State<'a> {
         let copies = Copies::new(p, &sequence.gaps);
         let n = sequence.steps.len();
         let swap = may.allow.on(&p.device).swap;
-        let open =
-            sequence.gaps.values().map(|g| swap && (g.open() || g.wraps(n)) && !g.is_forced()).collect();
+        let may_swap = |g: &Gap| swap && p.handling(g.tensor).swaps();
+        let open = |g: &Gap| (g.open() || g.wraps(n)) && !g.is_forced() && may_swap(g);
+        let open = sequence.gaps.values().map(open).collect();
         let mut ran = Arena::filled(StepPos(0), p.ops.len());
         let mut anchor = Arena::filled(p.ops.next_id(), n + 1);
         for (i, step) in sequence.steps.iter().rev() {
