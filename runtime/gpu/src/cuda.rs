@@ -9,6 +9,7 @@ mod modules;
 
 use std::ffi::c_void;
 use std::ptr::null_mut;
+use std::sync::Arc;
 
 use cudarc::driver::sys::{self, CUevent, CUresult};
 use memc_cuda::LibraryCall;
@@ -86,8 +87,8 @@ impl Marks {
 pub struct Cuda {
     info: DeviceInfo,
     streams: [sys::CUstream; Stream::ALL.len()],
-    /// Boxed, so that the driver can be given their addresses.
-    work: Vec<Box<HostWork>>,
+    /// Each at an address of its own, which the driver is given.
+    work: Vec<Arc<HostWork>>,
     events: Vec<sys::CUevent>,
     modules: Modules,
     functions: Vec<sys::CUfunction>,
@@ -296,14 +297,14 @@ impl Driver for Cuda {
     }
 
     fn take_work(&mut self, work: HostWork) -> HostCall {
-        self.work.push(Box::new(work));
+        self.work.push(Arc::new(work));
         HostCall(self.work.len() - 1)
     }
 
     #[allow(unsafe_code, reason = "the driver is a C library")]
     fn call_host(&mut self, queue: Stream, call: HostCall) -> Result<(), GpuError> {
         let bounds = GpuError::Bounds { start: call.0, len: 1, arena: self.work.len() };
-        let work: *const HostWork = &raw const **self.work.get(call.0).ok_or(bounds)?;
+        let work = Arc::as_ptr(self.work.get(call.0).ok_or(bounds)?);
         // SAFETY: the stream exists. The work stays where it is until the device is dropped, when nothing
         // runs.
         let result =
