@@ -4,7 +4,7 @@ use std::fmt::Write;
 use std::path::Path;
 
 use memc_ir::TensorType;
-use memc_plan::{Action, Command, Init, Plan, PlanFile, Slice, Space};
+use memc_plan::{Action, Command, Init, Plan, PlanFile, Queue, Slice, Space};
 use serde_json::Value;
 
 use crate::cell::Cell;
@@ -46,9 +46,11 @@ impl Row {
         let (plan, decisions) = (folder.path().join("model.plan"), folder.path().join("decisions.txt"));
         let (budget, effort) = (format!("{}B", cell.budget), cell.effort.to_string());
         let path = |p: &Path| p.to_string_lossy().into_owned();
-        let more =
-            ["--gpu-mem", &budget, "--effort", &effort, "-o", &path(&plan), "--decisions", &path(&decisions)];
-        let out = cell.memc("compile", &more)?;
+        let (plan_file, decisions_file) = (path(&plan), path(&decisions));
+        let files = ["-o", &plan_file, "--decisions", &decisions_file];
+        // Ops on the host are apart: no published planner has them.
+        let search = ["--gpu-mem", &budget, "--effort", &effort, "--no-host-ops"];
+        let out = cell.memc("compile", &[&search[..], &files].concat())?;
         let found = match out.status.code() {
             Some(0) => found(&out.stdout, &plan, &decisions).map_err(|e| format!("{cell:?}: {e}"))?,
             Some(4) => "infeasible".into(),
@@ -111,7 +113,12 @@ fn decoded(p: &Plan) -> String {
     }
     let slices = |list: &[Slice]| list.iter().map(slice).collect::<Vec<_>>().join(",");
     let command = |c: &Command| {
-        let queue = c.queue.index();
+        // Numbers of the file's form.
+        let queue = match c.queue {
+            Queue::Host => 3,
+            Queue::CPU => 4,
+            other => other.index(),
+        };
         let action = match &c.action {
             Action::Launch { kernel, reads, writes, workspace } => {
                 let scratch = workspace.as_ref().map_or_else(String::new, slice);
