@@ -46,10 +46,15 @@ pub(crate) fn run(args: &Explain) -> Result<(), Failure> {
     let causes: Vec<String> = causes.collect();
     let waiting = if causes.is_empty() { "no kernel waits".into() } else { causes.join(", ") };
     text.push_str(&format!(
-        "\n{waiting}\nlinks busy: to the host {} of the step, to the device {}\n{} by {}: {} in a budget \
+        "\n{waiting}\nlinks busy: to the host {} of the step, to the device {}{}\n{} by {}: {} in a budget \
          of {}\n",
         share(told.to_host_ns),
         share(told.to_device_ns),
+        if told.on_host_ns > 0 {
+            format!("; ops on the host {}", share(told.on_host_ns))
+        } else {
+            String::new()
+        },
         instance.name(),
         outcome.planner,
         verdict(step_ns, instance.ideal_ns(), bound, outcome.stopped),
@@ -67,6 +72,7 @@ fn to_json(told: &Explanation, report: &Report) -> Result<Value, Error> {
     object["stalled_ns"] = stalled.into();
     object["to_host_ns"] = told.to_host_ns.into();
     object["to_device_ns"] = told.to_device_ns.into();
+    object["on_host_ns"] = told.on_host_ns.into();
     Ok(object)
 }
 

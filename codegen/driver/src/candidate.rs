@@ -137,7 +137,9 @@ impl Candidate {
         for &at in &ops {
             p.can_run_on_host(at).map_err(|why| (at, why))?;
         }
-        let host = ops.iter().map(|&at| p.ops[at].name.clone()).collect();
+        // In one order, whatever that of the ops is: poses compare.
+        let mut host: Vec<String> = ops.iter().map(|&at| p.ops[at].name.clone()).collect();
+        host.sort_unstable();
         let pose = Pose { host, ..self.pose.clone() };
         Ok(Candidate {
             pose,

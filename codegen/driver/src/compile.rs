@@ -57,6 +57,8 @@ pub struct Compiled {
     pub outcome: Outcome,
     /// Permissions of the plan: without swapping where host memory has no room for it.
     pub allow: Allow,
+    /// The problem in which every tensor may be swapped, where some are not for want of host memory.
+    whole: Option<Instance>,
 }
 
 impl Compiled {
@@ -84,7 +86,7 @@ impl Compiled {
 
     /// The certified bound on the step in ns, and its extent.
     pub fn bound(&self) -> Option<(u64, &'static str)> {
-        self.outcome.bound(&self.instance, self.allow)
+        self.outcome.bound(self.whole.as_ref().unwrap_or(&self.instance), self.allow)
     }
 
     /// Writes the plan file as a whole or not at all, and returns the hash of its content.
@@ -116,7 +118,7 @@ pub fn compile(model: &Model, options: &Options<'_>) -> Result<Compiled, Error> 
     let instance = Instance::of_model(model, poses.clone())?;
     let budget = options.budget.map(|size| instance.bytes(size)).transpose()?;
     let most = options.host_memory.unwrap_or(u64::MAX);
-    let mut job = Job { model, options, instance, budget, search: options.search.clone() };
+    let mut job = Job { model, options, instance, whole: None, budget, search: options.search.clone() };
     let (mut outcome, mut lowered) = job.run()?;
     if lowered.plan.meta.host_bytes > most && options.decisions.is_none() && job.search.allow.swap {
         let swaps = lowered.plan.meta.host_bytes;
@@ -127,6 +129,7 @@ pub fn compile(model: &Model, options: &Options<'_>) -> Result<Compiled, Error> 
                 job.search.allow.swap = false;
                 job.search.host = asked_for(&job.search.host);
                 job.instance = Instance::of_model(model, job.search.poses())?;
+                job.whole = None;
                 job.run().map_err(|e| job.too_much_swapped([swaps, most], e))?
             }
         };
@@ -148,7 +151,7 @@ pub fn compile(model: &Model, options: &Options<'_>) -> Result<Compiled, Error> 
     }
     let allow = job.search.allow;
     let Lowered { plan, data } = lowered;
-    Ok(Compiled { plan, data, outcome, allow, instance: job.instance })
+    Ok(Compiled { plan, data, outcome, allow, instance: job.instance, whole: job.whole })
 }
 
 /// Ops on the host that the user has named; none that would be chosen.
@@ -161,6 +164,8 @@ struct Job<'a> {
     model: &'a Model,
     options: &'a Options<'a>,
     instance: Instance,
+    /// The instance in which every tensor may be swapped, where that is another.
+    whole: Option<Instance>,
     /// Bytes; `None`: everything stays on the device.
     budget: Option<u64>,
     search: Search,
@@ -215,11 +220,15 @@ impl Job<'_> {
         }
         let (p, plan) = (candidate.numbers().clone(), plan.clone());
         // Tensors share bytes of the host; then it is assumed that they do not.
-        let shared = u128::from(swapped_bytes(&p, &plan)) * u128::from(most) / u128::from(swaps.max(1));
-        for room in [u64::try_from(shared).unwrap_or(u64::MAX), most - given] {
-            let swappable = Some(dearest(&p, &plan, room.saturating_sub(given)));
+        let room = most - given;
+        let shared = u128::from(swapped_bytes(&p, &plan)) * u128::from(room);
+        let shared = shared / u128::from(swaps.saturating_sub(given).max(1));
+        for room in [u64::try_from(shared).unwrap_or(u64::MAX), room] {
+            let swappable = Some(dearest(&p, &plan, room));
             let poses = Poses { swappable, host: asked_for(&poses.host), ..poses.clone() };
-            self.instance = Instance::of_model(self.model, poses)?;
+            let less = Instance::of_model(self.model, poses)?;
+            let whole = std::mem::replace(&mut self.instance, less);
+            self.whole.get_or_insert(whole);
             match self.run() {
                 Ok(found) if found.1.plan.meta.host_bytes <= most => return Ok(Some(found)),
                 Ok(_) | Err(Error::Infeasible(_)) => {}

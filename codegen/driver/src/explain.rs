@@ -3,7 +3,7 @@
 
 use memc_ir::Arena;
 use memc_planner::attribution::{self, Back, Cause, Late, account};
-use memc_planner::{HostOpIx, OpPos, Resident, Schedule, TensorId};
+use memc_planner::{HostOpIx, OpPos, Resident, Schedule, TensorId, TensorKind};
 use serde::{Serialize, Serializer};
 
 use crate::candidate::Candidate;
@@ -22,6 +22,8 @@ pub struct Explanation {
     pub to_host_ns: u64,
     /// Time that the link to the device is busy.
     pub to_device_ns: u64,
+    /// Time of the ops on the host.
+    pub on_host_ns: u64,
 }
 
 /// Fate of a tensor.
@@ -35,11 +37,13 @@ pub enum Does {
     Recompute,
     /// One in some gaps, the other in others.
     Both,
+    /// It lives in host memory, where an op on the host updates it.
+    Host,
 }
 
 impl Does {
     /// All fates.
-    pub const ALL: [Does; 4] = [Does::Keep, Does::Swap, Does::Recompute, Does::Both];
+    pub const ALL: [Does; 5] = [Does::Keep, Does::Swap, Does::Recompute, Does::Both, Does::Host];
 
     /// Name in reports.
     pub fn name(self) -> &'static str {
@@ -48,6 +52,7 @@ impl Does {
             Does::Swap => "swap",
             Does::Recompute => "recompute",
             Does::Both => "swap and recompute",
+            Does::Host => "host",
         }
     }
 }
@@ -124,14 +129,18 @@ pub fn explain(candidate: &Candidate, plan: &Schedule) -> Explanation {
             bytes: tensor.bytes,
             kind: tensor.kind.name(),
             resident: plan.decisions.residents.get(&t).map(Resident::name),
-            does: Does::Keep,
+            does: if tensor.kind == TensorKind::Hosted { Does::Host } else { Does::Keep },
             gaps: Vec::new(),
         })
         .collect();
     for gap in &account.gaps {
         let Some(of) = tensors.get_mut(gap.tensor) else { continue };
         let this = if gap.back == Back::Recompute { Does::Recompute } else { Does::Swap };
-        of.does = if of.does == Does::Keep || of.does == this { this } else { Does::Both };
+        of.does = match of.does {
+            Does::Host => Does::Host,
+            does if does == Does::Keep || does == this => this,
+            _ => Does::Both,
+        };
         of.gaps.push(names.gap(gap));
     }
     Explanation {
@@ -140,6 +149,7 @@ pub fn explain(candidate: &Candidate, plan: &Schedule) -> Explanation {
         stalled: by_cause(&account.stalls),
         to_host_ns: account.to_host_ns,
         to_device_ns: account.to_device_ns,
+        on_host_ns: account.on_host_ns,
     }
 }
 

@@ -154,8 +154,8 @@ impl Outcome {
     }
 
     /// The certified bound that holds for the plan, in ns, and its extent: the orders of the candidates where
-    /// the plan keeps its own's, else every order. Either holds for every formulation, with the ops on the
-    /// host that the plan has there.
+    /// the plan keeps its own's, else every order. Either holds for every formulation; of a plan with ops on
+    /// the host for its own, with these ops there.
     pub fn bound(&self, instance: &Instance, allow: Allow) -> Option<(u64, &'static str)> {
         let solved = self.plan.as_ref().ok()?;
         let decisions = &solved.schedule.decisions;
@@ -164,8 +164,8 @@ impl Outcome {
         let extent = match (order.is_some(), pose.host.is_empty()) {
             (true, true) => "fixed order",
             (false, true) => "any order",
-            (true, false) => "fixed order, these ops on the host",
-            (false, false) => "any order, these ops on the host",
+            (true, false) => "fixed order, this formulation with these ops on the host",
+            (false, false) => "any order, this formulation with these ops on the host",
         };
         Some((instance.least_bound(self.budget, allow, order, &pose.host)?, extent))
     }

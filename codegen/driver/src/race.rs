@@ -217,8 +217,11 @@ impl Race<'_> {
         let is_better = |best: &Solved| {
             let hosted = |at| self.others.contains(&at);
             let (is, was) = (schedule.evaluation.step_ns, best.schedule.evaluation.step_ns);
-            let worth = !hosted(at) || hosted(best.at) || is <= was - was / LESS_BY_HOST;
-            worth && schedule.key() < best.schedule.key()
+            match (hosted(at), hosted(best.at)) {
+                (true, false) => is <= was - was / LESS_BY_HOST,
+                (false, true) => was > is - is / LESS_BY_HOST,
+                _ => schedule.key() < best.schedule.key(),
+            }
         };
         if self.best.as_ref().is_none_or(is_better) {
             self.best = Some(Solved { at, schedule });

@@ -336,9 +336,13 @@ impl Problem {
                 tensor.unwrap_or("none")
             )));
         }
-        let run_ns = self.ops.values().map(|op| runs(op) * op.slowest_ns()).sum::<u128>();
+        // An op on the host takes a copy of each operand.
+        let on_host = |op: &Op| op.host_ns.map_or(0, u128::from);
+        let sent = |op: &Op| op.reads.iter().map(|&t| copy(&self.tensors[t])).sum::<u128>();
+        let run_ns = self.ops.values().map(|op| runs(op) * op.slowest_ns() + on_host(op)).sum::<u128>();
         let copy_ns = self.tensors.values().map(|t| copies(t) * copy(t)).sum::<u128>()
-            + self.ops.values().map(outputs).sum::<u128>();
+            + self.ops.values().map(outputs).sum::<u128>()
+            + self.ops.values().filter(|op| op.host_ns.is_some()).map(sent).sum::<u128>();
         if run_ns + copy_ns <= MOST_NS {
             return Ok(());
         }
@@ -376,6 +380,18 @@ impl Problem {
     pub fn largest_working_set(&self) -> (OpPos, u64) {
         let sets = self.ops.ids().map(|i| (i, self.working_set_bytes(i)));
         sets.max_by_key(|&(i, bytes)| (bytes, Reverse(i))).unwrap_or_default()
+    }
+
+    /// Copies to the host that follow an op, whatever is decided, and that no copy of a swap can stand for:
+    /// tensor and bytes.
+    pub(crate) fn certain_copies(&self, at: OpPos) -> impl Iterator<Item = (TensorId, u64)> + '_ {
+        // A tensor that is used again may be copied once, for the op on the host and to make room.
+        let last = move |t: &TensorId| {
+            let tensor = &self.tensors[*t];
+            tensor.kind == TensorKind::Transient && tensor.touches.last() == Some(&at)
+        };
+        let sends = self.ops[at].sends.iter().copied().filter(last).map(|t| (t, self.tensors[t].size));
+        self.ops[at].outputs.iter().copied().chain(sends)
     }
 
     /// Ways in which a tensor may leave the device.

@@ -204,6 +204,9 @@ impl Tracer<'_> {
                 self.command(CommandKind::In(t), Stream::HostToDevice, ns, vec![host], vec![slot]);
             }
             Action::Out(t) => {
+                if !self.p.handling(*t).swaps() && !self.host.copied.contains(t) {
+                    return Err(format!("%{} may not be copied to the host", self.name(*t)).into());
+                }
                 let (tensor, state) = (&self.p.tensors[*t], self.state[*t].clone());
                 let Some(slot) = state.slot else {
                     return Err(format!("%{} is not on the device", self.name(*t)).into());
@@ -428,6 +431,10 @@ impl Tracer<'_> {
         }
         for (t, tensor) in self.p.tensors.iter().filter(|(_, t)| t.persistent()) {
             let (state, last) = (&self.state[t], tensor.writes.len());
+            let leaves = matches!(self.d.residents.get(&t), Some(Resident::Host));
+            if leaves && !tensor.touches.is_empty() && !self.p.handling(t).swaps() {
+                return Err(format!("%{} may not live in host memory", tensor.name).into());
+            }
             match self.d.residents.get(&t) {
                 Some(resident @ (Resident::Dev(_) | Resident::Both(_))) => {
                     if state.slot.is_none() || state.version != last {

@@ -37,6 +37,9 @@ pub struct Peaks {
     pub tf32: Option<f64>,
 }
 
+/// Longest time of an op on the host, a day: none that takes longer is worth it.
+const MOST_HOST_NS: u64 = 86_400_000_000_000;
+
 /// Fixed time of an op on the host in ns: threads are woken and joined.
 const HOST_LATENCY_NS: u64 = 20_000;
 
@@ -108,7 +111,7 @@ impl DeviceProfile {
         let rate = self.host_bytes_per_s.filter(|_| op.def().family == Family::Optimizer)?;
         let cost = op.cost(operands, results);
         let bytes = cost.bytes_read as f64 + cost.bytes_written as f64;
-        Some(HOST_LATENCY_NS.saturating_add(whole(bytes / rate * 1e9)))
+        Some(HOST_LATENCY_NS.saturating_add(whole(bytes / rate * 1e9))).filter(|&ns| ns < MOST_HOST_NS)
     }
 
     /// Slowdown of an op beside copies in both directions, in parts of [`SLOWDOWN_UNIT`]: the measured

@@ -474,9 +474,16 @@ impl Drop for Cuda {
     #[allow(unsafe_code, reason = "the driver is a C library")]
     fn drop(&mut self) {
         // Queues may still use the arenas; where the device is lost there is nothing to wait for.
+        let mut is_idle = true;
         for stream in self.streams.iter().chain(self.captured.streams()) {
             // SAFETY: the stream exists, or is the default one.
-            unsafe { sys::cuStreamSynchronize(*stream) };
+            let synced = unsafe { sys::cuStreamSynchronize(*stream) };
+            is_idle &= done("cuStreamSynchronize", synced).is_ok();
+        }
+        if !is_idle && !self.work.is_empty() {
+            // A thread of the driver may still do work: what it touches stays until the process ends.
+            std::mem::forget(std::mem::take(&mut self.work));
+            std::mem::forget(std::mem::replace(&mut self.host, HostMemory::none()));
         }
         self.captured.destroy();
         self.marks.destroy();

@@ -1,5 +1,6 @@
 //! Kernels on the host, for a device that is none of this process's memory: work that its queues come to.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use memc_gpu::HostWork;
@@ -18,7 +19,9 @@ pub(super) struct HostKernels {
     /// Work is done one at a time; the lock is never waited for.
     runner: Mutex<Runner>,
     pool: ThreadPool,
-    /// The first error; nothing runs after it.
+    /// Whether one has failed: nothing runs after it.
+    failed: AtomicBool,
+    /// Its error, until it is told.
     failure: Mutex<Option<Error>>,
 }
 
@@ -34,6 +37,7 @@ impl HostKernels {
             program: program.clone(),
             runner: Mutex::new(runner),
             pool: cpu::pool(0)?,
+            failed: AtomicBool::new(false),
             failure: Mutex::new(None),
         }))
     }
@@ -47,13 +51,15 @@ impl HostKernels {
     fn run(&self, section: Section, index: usize) {
         let Some(command) = self.program.section(section).get(index) else { return };
         let Action::Launch(_) = &command.action else { return };
-        let mut failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
-        if failure.is_some() {
+        if self.failed.load(Ordering::Acquire) {
             return;
         }
         let launch = || self.runner.lock().unwrap_or_else(PoisonError::into_inner).run(&command.action);
         let run = || self.pool.install(launch);
-        *failure = guarded(section, index, run).err();
+        if let Err(error) = guarded(section, index, run) {
+            self.failed.store(true, Ordering::Release);
+            self.failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+        }
     }
 
     /// The error of what has run.

@@ -156,14 +156,10 @@ fn end(op: OpPos) -> usize {
 }
 
 fn outputs(p: &Problem) -> Vec<Output> {
-    let of = |(i, op): (OpPos, &crate::problem::Op)| {
-        let outputs: Vec<Output> = op
-            .copies(&p.tensors)
-            .map(|(_, bytes)| Output { from: end(i), ns: p.device.d2h_ns(bytes) })
-            .collect();
-        outputs
+    let of = |i: OpPos| {
+        p.certain_copies(i).map(move |(_, bytes)| Output { from: end(i), ns: p.device.d2h_ns(bytes) })
     };
-    p.ops.iter().flat_map(of).collect()
+    p.ops.ids().flat_map(of).collect()
 }
 
 impl Item {

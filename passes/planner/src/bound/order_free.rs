@@ -114,8 +114,7 @@ fn forced(p: &Problem, contents: &[Content]) -> (u64, u64) {
     let arrives =
         |c: &&Content| c.maker.is_none() && !c.readers.is_empty() && p.tensors[c.tensor].kind.arrives();
     let inputs = contents.iter().filter(arrives).map(|c| p.device.h2d_ns(p.tensors[c.tensor].size));
-    let outputs =
-        p.ops.values().flat_map(|op| op.copies(&p.tensors)).map(|(_, bytes)| p.device.d2h_ns(bytes));
+    let outputs = p.ops.ids().flat_map(|at| p.certain_copies(at)).map(|(_, bytes)| p.device.d2h_ns(bytes));
     (inputs.sum(), outputs.sum())
 }
 

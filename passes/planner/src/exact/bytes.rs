@@ -4,7 +4,7 @@
 //! first, in pieces if need be: what layouts can hope for, as good as a greedy choice is. Everything else is
 //! as in [`evaluate`](crate::evaluate): three streams, waits on contents, the event simulation.
 
-use memc_ir::{Arena, ByteRange};
+use memc_ir::{Arena, ByteRange, Stream};
 
 use crate::evaluate::jobs;
 use crate::ids::{CommandIx, SlotIx};
@@ -68,7 +68,7 @@ fn memory_waits(trace: &Trace, data: &Waits, capacity: u64) -> Option<Waits> {
         pool: vec![Piece { bytes: capacity.checked_sub(begin)?, ready: 0, users: Vec::new() }],
         users: Arena::filled(Vec::new(), trace.slots.len()),
         ends: Arena::filled([0; 2], trace.commands.len()),
-        clocks: [0; 3],
+        clocks: [0; Stream::ALL.len()],
     };
     let mut out = Arena::filled(Vec::new(), trace.commands.len());
     for walk in 0..=WARM_UP {
@@ -104,7 +104,7 @@ struct Bytes<'a> {
     /// Ends of every command in ns, in even and in odd walks.
     ends: Arena<CommandIx, [u64; 2]>,
     /// Time at which each stream is done, in ns.
-    clocks: [u64; 3],
+    clocks: [u64; Stream::ALL.len()],
 }
 
 impl Bytes<'_> {
