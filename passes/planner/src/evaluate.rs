@@ -198,9 +198,11 @@ pub(crate) fn jobs(p: &Problem, trace: &Trace) -> Jobs {
     trace.commands.iter().map(job).collect()
 }
 
-/// Whether an op on the host reads an input.
+/// Whether an op on the host reads an input where the host wrote it. One that ops on the device write is sent
+/// to it from there.
 fn reads_input(p: &Problem, h: HostOpIx) -> bool {
-    p.host_ops[h].reads.iter().any(|&t| p.tensors[t].kind == crate::TensorKind::Input)
+    let fed = |t: &crate::Tensor| t.kind == crate::TensorKind::Input && t.writes.is_empty();
+    p.host_ops[h].reads.iter().any(|&t| fed(&p.tensors[t]))
 }
 
 /// Writes a slot's offset into the decisions.
