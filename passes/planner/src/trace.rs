@@ -168,9 +168,7 @@ impl Tracer<'_> {
                 let slot = self.slot(Some(t), tensor.bytes, at, Site::Resident(t));
                 self.state[t].slot = Some(slot);
                 self.state[t].resident = Some(slot);
-                // A tensor that never changes is on the host as well where ops there read it.
-                let read_on_host = self.host.reads.contains(&t) && tensor.writes.is_empty();
-                if read_on_host || matches!(resident, Some(Resident::Both(_))) {
+                if self.has_host_resident(t) {
                     let host = self.slot(Some(t), tensor.bytes, None, Site::HostResident(t));
                     self.state[t].host = Some((host, 0));
                 }
@@ -180,6 +178,14 @@ impl Tracer<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Whether a persistent tensor has a place in host memory from step to step. One that never changes has
+    /// where ops on the host read it, wherever it is resident.
+    fn has_host_resident(&self, t: TensorId) -> bool {
+        let constant = self.p.tensors[t].writes.is_empty();
+        matches!(self.d.residents.get(&t), Some(Resident::Host | Resident::Both(_)))
+            || self.p.tensors[t].persistent() && constant && self.host.reads.contains(&t)
     }
 
     /// Writes that a tensor has seen when an op touches it.
@@ -211,8 +217,7 @@ impl Tracer<'_> {
                 let Some(slot) = state.slot else {
                     return Err(format!("%{} is not on the device", self.name(*t)).into());
                 };
-                let on_host = matches!(self.d.residents.get(t), Some(Resident::Host | Resident::Both(_)));
-                let host = match state.host.filter(|_| on_host) {
+                let host = match state.host.filter(|_| self.has_host_resident(*t)) {
                     Some((host, _)) => host,
                     None => {
                         let host = self.slot(Some(*t), tensor.bytes, None, Site::Copy);
