@@ -1,12 +1,10 @@
 //! A sequence of runs, and the gaps between the touches of every tensor in it: what there is to decide about
 //! copies.
 
-use std::collections::BTreeSet;
-
 use memc_ir::{Arena, Ids};
 
 use crate::ids::{GapIx, OpPos, StepPos, TensorId};
-use crate::problem::{Problem, TensorKind};
+use crate::problem::Problem;
 
 /// One run of an op.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -107,12 +105,13 @@ impl AccessSequence {
             let fresh = op.writes.iter().filter(|t| !op.reads.contains(t));
             needs.push(op.workspace + op.reads.iter().chain(fresh).map(bytes).sum::<u64>());
             ns.push(op.time_ns);
-            let leaves = |&(t, _): &(TensorId, u64)| !op.sends.contains(&t) || p.tensors[t].persistent();
-            let outputs = op.copies(&p.tensors).filter(leaves).map(|(_, bytes)| p.device.d2h_ns(bytes)).sum();
+            // Others that are sent leave in gaps of their own.
+            let sent = op.sends.iter().filter(|&&t| !p.leaves_for_host(t)).map(|&t| p.tensors[t].size);
+            let copied = op.outputs.iter().map(|&(_, bytes)| bytes).chain(sent);
+            let outputs = copied.map(|bytes| p.device.d2h_ns(bytes)).sum();
             output_ns.push(if step.recompute.is_some() { 0 } else { outputs });
         }
         let (touches, touches_of) = touches(p, &steps);
-        let sent: BTreeSet<TensorId> = p.ops.values().flat_map(|op| op.sends.iter().copied()).collect();
         let mut gaps = Arena::with_capacity(touches.len());
         let mut gaps_of = Arena::with_capacity(p.tensors.len());
         for (t, tensor) in p.tensors.iter() {
@@ -145,9 +144,7 @@ impl AccessSequence {
             {
                 gaps.push(gap(a.step.position(), b.step.position() + n as i32, a.wrote, b.fresh));
             }
-            if let Some(last) =
-                list.last().filter(|_| tensor.kind == TensorKind::Transient && sent.contains(&t))
-            {
+            if let Some(last) = list.last().filter(|_| p.leaves_for_host(t)) {
                 let gap = gap(last.step.position(), n as i32, last.wrote, true);
                 gaps.push(Gap { sent: true, ..gap });
             }

@@ -159,14 +159,6 @@ pub struct Placed {
     pub positions: Arena<OpPos, OpPos>,
 }
 
-impl Placed {
-    /// The problem as it is, with all ops on the device.
-    pub fn on_device(problem: Problem) -> Placed {
-        let positions = problem.ops.ids().collect();
-        Placed { problem, positions }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

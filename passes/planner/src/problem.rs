@@ -320,7 +320,7 @@ impl Problem {
             times as u128 + 1
         };
         let outputs = |op: &Op| -> u128 {
-            op.copies(&self.tensors).map(|(_, bytes)| u128::from(self.device.d2h_ns(bytes))).sum()
+            op.outputs.iter().map(|&(_, bytes)| u128::from(self.device.d2h_ns(bytes))).sum()
         };
         let handed_out = |op: &Op| op.outputs.iter().map(|o| u128::from(o.1)).sum::<u128>();
         let bytes = self.tensors.values().map(|t| copies(t) * u128::from(t.bytes)).sum::<u128>()
@@ -380,6 +380,13 @@ impl Problem {
     pub fn largest_working_set(&self) -> (OpPos, u64) {
         let sets = self.ops.ids().map(|i| (i, self.working_set_bytes(i)));
         sets.max_by_key(|&(i, bytes)| (bytes, Reverse(i))).unwrap_or_default()
+    }
+
+    /// Whether a tensor leaves the device for ops on the host in a gap of its own: it is not needed again.
+    pub(crate) fn leaves_for_host(&self, t: TensorId) -> bool {
+        let tensor = &self.tensors[t];
+        let sent = |&maker: &OpPos| self.ops[maker].sends.contains(&t);
+        tensor.kind == TensorKind::Transient && tensor.writes.last().is_some_and(sent)
     }
 
     /// Copies to the host that follow an op, whatever is decided, and that no copy of a swap can stand for:
