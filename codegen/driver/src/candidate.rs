@@ -78,11 +78,8 @@ enum Of {
     Model(Rc<Problem>),
     Numbers(Rc<memc_planner::Problem>),
     /// Another with these ops on the host, made when it is needed.
-    Placed(Rc<Base>, BTreeSet<OpPos>, OnceCell<Box<Of>>),
+    Placed(Rc<Of>, BTreeSet<OpPos>, OnceCell<Box<Of>>),
 }
-
-/// The problem that others are made of.
-type Base = Of;
 
 impl Of {
     fn numbers(&self) -> &memc_planner::Problem {

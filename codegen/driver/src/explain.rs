@@ -162,14 +162,16 @@ impl Names<'_> {
     }
 
     /// A model's op by its source node; one of a problem by its name, which nothing else has.
+    fn called(&self, name: &str, label: &str) -> String {
+        if self.0.model().is_some() { label.to_string() } else { name.to_string() }
+    }
+
     fn op(&self, op: OpPos) -> String {
-        let Some(op) = self.0.numbers().ops.get(op) else { return String::new() };
-        if self.0.model().is_some() { op.label.clone() } else { op.name.clone() }
+        self.0.numbers().ops.get(op).map(|op| self.called(&op.name, &op.label)).unwrap_or_default()
     }
 
     fn host_op(&self, op: HostOpIx) -> String {
-        let Some(op) = self.0.numbers().host_ops.get(op) else { return String::new() };
-        if self.0.model().is_some() { op.label.clone() } else { op.name.clone() }
+        self.0.numbers().host_ops.get(op).map(|op| self.called(&op.name, &op.label)).unwrap_or_default()
     }
 
     fn gap(&self, gap: &attribution::Gap) -> Gap {

@@ -350,19 +350,27 @@ fn place(
             let placed: Vec<Candidate> = given.flat_map(shares).collect();
             candidates.extend(placed);
         }
-        HostOps::Named(_) | HostOps::Updating(_) => {
-            let placed = candidates[first..].iter().map(|c| match host {
-                HostOps::Updating(patterns) => updating(c, patterns),
-                HostOps::Named(names) => named(c, names),
-                HostOps::None | HostOps::Best => named(c, &[]),
-            });
-            let placed = placed.collect::<Result<Vec<_>, _>>()?;
-            candidates.truncate(1);
-            candidates.extend(placed);
-            return Ok((candidates, 1));
-        }
+        HostOps::Named(names) => return instead(candidates, first, &|c| named(c, names)),
+        HostOps::Updating(patterns) => return instead(candidates, first, &|c| updating(c, patterns)),
     }
     Ok((candidates, first))
+}
+
+/// Puts others in the place of the candidates from `first` on; the first of all stays, for comparison. In
+/// another order or formulation an op may not be able to run on the host; where it can in none, the first
+/// says why.
+fn instead(
+    mut candidates: Vec<Candidate>,
+    first: usize,
+    place: &dyn Fn(&Candidate) -> Result<Candidate, Error>,
+) -> Result<(Vec<Candidate>, usize), Error> {
+    let (placed, refused): (Vec<_>, Vec<_>) = candidates[first..].iter().map(place).partition(Result::is_ok);
+    if let (true, Some(Err(why))) = (placed.is_empty(), refused.into_iter().next()) {
+        return Err(why);
+    }
+    candidates.truncate(1);
+    candidates.extend(placed.into_iter().flatten());
+    Ok((candidates, 1))
 }
 
 /// Whether another formulation takes no more time than the model's own, and no more memory.

@@ -61,8 +61,8 @@ pub(crate) fn race(
         ideal_ns: instance.ideal_ns(),
         bound_ns,
     };
-    let (entered, others) =
-        (0..instance.candidates().len()).partition(|&at| instance.candidates()[at].pose.host == first);
+    let entered: Vec<usize> = instance.with_host_ops(&first).collect();
+    let others = (0..instance.candidates().len()).filter(|at| !entered.contains(at)).collect();
     let mut race = Race {
         instance,
         budget,
@@ -112,17 +112,13 @@ impl Race<'_> {
         // The first that may be skipped are the slowest.
         open.sort_by_key(|&at| self.candidates()[at].compute_ns());
         let (effort, heats) = (self.search.effort, self.search.effort >= HEATS && self.is_default());
+        let all = open.len() + MOST_ON_HOST.min(self.others.len());
         if !heats || open.len() + self.others.len() < 2 {
-            let all = open.len() + MOST_ON_HOST.min(self.others.len());
-            for (turn, at) in open.into_iter().enumerate() {
-                self.plan(at, effort, (turn + 1, all));
-            }
-            for (turn, at) in self.on_host().into_iter().rev().enumerate() {
-                self.plan(at, effort, (all - turn, all));
-            }
+            self.heat(&open, effort, (0, all));
+            self.heat(&self.on_host(), effort, (open.len(), all));
             return;
         }
-        let turns = open.len() + MOST_ON_HOST.min(self.others.len()) + FINALISTS;
+        let turns = all + FINALISTS;
         let first = |at: &usize| self.candidates()[*at].pose.order == Order::Given;
         let (first, others): (Vec<usize>, Vec<usize>) = open.into_iter().partition(first);
         let mut times = self.heat(&first, effort - 1, (0, turns));
@@ -163,8 +159,8 @@ impl Race<'_> {
         others
     }
 
-    /// Plans candidates with some effort: the times of their steps in ns, with the candidates. `turns` says
-    /// how many searches were before, of how many.
+    /// Plans candidates one after another with some effort: the times of their steps in ns, with the
+    /// candidates. `turns` says how many searches were before, of how many.
     fn heat(&mut self, candidates: &[usize], effort: u32, turns: (usize, usize)) -> Vec<(u64, usize)> {
         let plan = |(i, &at): (usize, &usize)| Some((self.plan(at, effort, (turns.0 + i + 1, turns.1))?, at));
         candidates.iter().enumerate().filter_map(plan).collect()
