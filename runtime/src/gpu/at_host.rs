@@ -10,7 +10,6 @@ use rayon::ThreadPool;
 use crate::cpu::arena::Arenas;
 use crate::cpu::exec::Runner;
 use crate::cpu::guarded;
-use crate::program::Action;
 use crate::{Error, Program, cpu};
 
 /// Kernels of a program on its host arena.
@@ -50,7 +49,6 @@ impl HostKernels {
 
     fn run(&self, section: Section, index: usize) {
         let Some(command) = self.program.section(section).get(index) else { return };
-        let Action::Launch(_) = &command.action else { return };
         if self.failed.load(Ordering::Acquire) {
             return;
         }

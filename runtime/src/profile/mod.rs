@@ -206,7 +206,6 @@ impl Profile {
             "h2d_bytes_per_s": m.h2d_bytes_per_s,
             "duplex_total_bytes_per_s": m.duplex_bytes_per_s,
             "kernel_latency_ns": m.kernel_latency_ns.unwrap_or(least),
-            "host_bytes_per_s": m.host_bytes_per_s,
             "copy_latency_ns": m.copy_latency_ns,
             "reserve_bytes": m.reserve_bytes,
         });
@@ -217,6 +216,9 @@ impl Profile {
         ];
         for (name, rate) in units {
             rate.into_iter().for_each(|rate| profile[name] = json!(rate));
+        }
+        if let Some(rate) = m.host_bytes_per_s {
+            profile["host_bytes_per_s"] = json!(rate);
         }
         if let Some(bytes) = m.memory_bytes {
             profile["memory_bytes"] = json!(bytes);

@@ -135,10 +135,9 @@ fn section(
 fn action(program: &Program, command: &memc_plan::Command, trail: &Trail) -> Result<Action, Defect> {
     Ok(match &command.action {
         memc_plan::Action::Launch { kernel, reads, writes, workspace } => {
-            let space = command.queue.kernels_in().ok_or("launches belong on a stream of kernels")?;
             let kernel = index(*kernel);
             let types = program.kernels.get(kernel).ok_or("no such kernel")?;
-            let mut launch = launch(types, space, (reads, writes), workspace.as_ref())?;
+            let mut launch = launch(types, reads, writes, workspace.as_ref())?;
             launch.kernel = kernel;
             launch.label.clone_from(&command.label);
             launch.fed_by = launch.operands.iter().map(|operand| trail.input_at(&launch, operand)).collect();
@@ -164,18 +163,15 @@ fn action(program: &Program, command: &memc_plan::Command, trail: &Trail) -> Res
     })
 }
 
-/// A launch with all of its slices checked; kernel and label are filled in by the caller. `space` is the
-/// arena of its slices.
+/// A launch with all of its slices checked; kernel and label are filled in by the caller. The plan is
+/// validated: slices are in the arena of the launch's queue.
 fn launch(
     kernel: &Kernel,
-    space: Space,
-    (reads, writes): (&[Slice], &[Slice]),
+    reads: &[Slice],
+    writes: &[Slice],
     workspace: Option<&Slice>,
 ) -> Result<Launch, Defect> {
     let check = |slice: &Slice, place: Place| {
-        if place.space != space {
-            return Err(Defect::new(format!("{slice} is not in the {space} arena")));
-        }
         if place.len > 0 && !place.start.is_multiple_of(ALIGN) {
             return Err(Defect::new(format!("{slice} is not aligned to {ALIGN} bytes")));
         }
@@ -188,7 +184,7 @@ fn launch(
     let results = places(writes, &kernel.results)?;
     let workspace = match workspace {
         Some(slice) => check(slice, place(slice)?)?,
-        None => Place { space, start: 0, len: 0 },
+        None => Place { space: Space::Dev, start: 0, len: 0 },
     };
     for (j, result) in results.iter().enumerate() {
         if results.iter().take(j).any(|other| other.overlaps(result)) {
