@@ -189,14 +189,7 @@ fn recomputation_wins_on_a_slow_link_and_keeps_every_bit() {
     ];
     let out = json(&memc_ok(&[&args[..], &[&plan.display().to_string()]].concat()));
     assert!(number(&out, "recompute_ops") > 0, "{out}");
-    let options = memc_runtime::RunOptions {
-        steps: Some(2),
-        synthetic: true,
-        verify: true,
-        cpu: crate::support::adversarial(5),
-        ..memc_runtime::RunOptions::default()
-    };
-    crate::support::run(&plan, folder.path(), options);
+    crate::support::run(&plan, folder.path(), crate::support::verified(2, 5));
 }
 
 #[test]

@@ -1,9 +1,8 @@
 //! Tensors copied more than once in a step, or before the first one: the run equals the unplanned one.
 
 use memc_plan::{Action, Command, PlanFile};
-use memc_runtime::RunOptions;
 
-use crate::support::{adversarial, json, memc_ok, number, run};
+use crate::support::{json, memc_ok, number, run, verified};
 
 /// A state that begins a step on both sides: the prologue fills its host shadow, and every step is the
 /// unplanned one.
@@ -21,14 +20,7 @@ fn a_state_on_both_sides_is_copied_to_its_host_shadow_and_runs_the_same() {
         resident_slots > 0 && filled == resident_slots,
         "{resident_slots} resident slots, {filled} copies"
     );
-    let options = RunOptions {
-        steps: Some(4),
-        synthetic: true,
-        verify: true,
-        cpu: adversarial(7),
-        ..RunOptions::default()
-    };
-    run(plan.as_ref(), folder.path(), options);
+    run(plan.as_ref(), folder.path(), verified(4, 7));
 }
 
 /// The host writes an input once, however many copies read it, and in time for the step to be the ideal one:
@@ -47,13 +39,6 @@ fn inputs_that_arrive_ahead_or_twice_run_the_same() {
             opened.plan().body.iter().filter(reads).count()
         };
         assert_eq!(opened.plan().inputs.iter().map(|i| copies(i.slot)).max(), Some(most), "{budget}");
-        let options = RunOptions {
-            steps: Some(4),
-            synthetic: true,
-            verify: true,
-            cpu: adversarial(7),
-            ..RunOptions::default()
-        };
-        run(plan.as_ref(), folder.path(), options);
+        run(plan.as_ref(), folder.path(), verified(4, 7));
     }
 }

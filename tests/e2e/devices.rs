@@ -1,10 +1,10 @@
 //! Devices: built-in ones by name, measured ones by file.
 
 use memc_plan::PlanFile;
-use memc_runtime::{ProfileOptions, RunOptions, profile};
+use memc_runtime::{ProfileOptions, profile};
 use serde_json::Value;
 
-use crate::support::{adversarial, json, memc, memc_fails, memc_ok, number, put, run};
+use crate::support::{json, memc, memc_fails, memc_ok, number, put, run, verified};
 
 const MODEL: &str = "models/cnn_bn/training_model.onnx";
 
@@ -99,14 +99,7 @@ fn a_measured_profile_is_planned_with_and_its_plan_proved_and_run() {
     memc_ok(&["check", &plan, "--source", MODEL, "--profile", &device]);
     let said = memc_fails(2, &["check", &plan, "--source", MODEL]);
     assert!(said.contains("cpu-2-threads") && said.contains("give its profile file: --device"), "{said}");
-    let options = RunOptions {
-        steps: Some(2),
-        synthetic: true,
-        verify: true,
-        cpu: adversarial(3),
-        ..RunOptions::default()
-    };
-    run(folder.path().join("second.plan").as_path(), folder.path(), options);
+    run(folder.path().join("second.plan").as_path(), folder.path(), verified(2, 3));
 }
 
 #[test]
@@ -168,14 +161,7 @@ fn fusing_for_a_gpu_changes_kernels_but_no_bits() {
             // The gradients of linear layers.
             let summed = text.contains(" = matmul_bias_grad(");
             assert_eq!(summed, fused, "{name}");
-            let options = RunOptions {
-                steps: Some(3),
-                synthetic: true,
-                verify: true,
-                cpu: adversarial(7),
-                ..RunOptions::default()
-            };
-            (fused, run(&file, folder.path(), options))
+            (fused, run(&file, folder.path(), verified(3, 7)))
         });
         assert_eq!(trained.each_ref().map(|(fused, _)| *fused), [true, false, false], "{name}");
         let [(_, one), (_, two), _] = &trained;

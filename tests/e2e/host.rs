@@ -1,8 +1,6 @@
 //! Updates of an optimizer on the host: chosen or asked for, bit-equal, refused with a reason.
 
-use memc_runtime::RunOptions;
-
-use crate::support::{adversarial, json, memc_fails, memc_ok, number, put, run};
+use crate::support::{json, memc_fails, memc_ok, number, put, run, verified};
 
 /// A slow link, and a host that updates states faster than they cross it.
 const PROFILE: &str = r#"{"format": "memc-profile/1", "name": "host", "kernels": "plain", "processors": 1,
@@ -39,14 +37,7 @@ fn updates_on_the_host_give_the_same_bits() {
                     ];
                     memc_ok(&[&compile[..], host].concat());
                     assert_eq!(memc_ok(&["dump", &plan]).contains(" cpu launch "), host.len() > 1, "{name}");
-                    let options = RunOptions {
-                        steps: Some(5),
-                        synthetic: true,
-                        verify: true,
-                        cpu: adversarial(5),
-                        ..RunOptions::default()
-                    };
-                    run(&file, folder.path(), options)
+                    run(&file, folder.path(), verified(5, 5))
                 });
         let [none, some, all] = &ran;
         assert!(none.losses == some.losses && none.states == some.states, "{name}");

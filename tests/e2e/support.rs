@@ -109,6 +109,17 @@ pub(crate) fn saved(path: &Path) -> BTreeMap<String, Vec<u8>> {
     tensors.iter().map(|(name, view)| (name.to_string(), view.data().to_vec())).collect()
 }
 
+/// Some steps on synthetic data with adversarial timing, compared with the unplanned run.
+pub(crate) fn verified(steps: u64, seed: u64) -> RunOptions {
+    RunOptions {
+        steps: Some(steps),
+        synthetic: true,
+        verify: true,
+        cpu: adversarial(seed),
+        ..RunOptions::default()
+    }
+}
+
 /// Options of the runs in these tests: poisoned memory, adversarial delays.
 pub(crate) fn adversarial(seed: u64) -> cpu::Options {
     cpu::Options { threads: 2, check_memory: true, delay_seed: Some(seed) }
