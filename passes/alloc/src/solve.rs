@@ -138,11 +138,17 @@ impl Part {
             (Order::End, Fit::Best),
             (Order::ContentionArea, Fit::Best),
         ];
-        let (rules, stacks, orders) = if options.all {
-            (&RULES[..], &STACKS[..], &ORDERS[..])
+        if self.c.fixed.iter().all(Option::is_some) {
+            self.offer(self.c.fixed.iter().map(|at| at.unwrap_or(0)).collect(), goal);
+            return;
+        }
+        // Many buffers take much longer to place in an order than in a sweep.
+        let (rules, stacks) = if options.all || self.c.len() > LARGE {
+            (&RULES[..], &STACKS[..])
         } else {
-            (&RULES[..1], &STACKS[..1], &ORDERS[..3])
+            (&RULES[..1], &STACKS[..1])
         };
+        let orders = if options.all { &ORDERS[..] } else { &ORDERS[..3] };
         for &rule in if self.c.has_fixed() { &[] } else { rules } {
             for &stack in stacks {
                 if self.offer(sweep(&self.c, Plan { stack, rule }), goal) || work.stopped() {

@@ -75,7 +75,8 @@ pub fn evaluate(p: &Problem, decisions: Decisions) -> Result<Schedule, Decisions
 /// Work of a layout when nothing says that it is too high.
 const QUICK: u64 = 200_000;
 
-/// As [`evaluate`], with a layout as `options` say, or the best until `stop` says so.
+/// As [`evaluate`], with a layout as `options` say, or the best until `stop` says so. Where that is higher
+/// than the capacity, only the bytes on the device are evaluated, and `step_ns` is `u64::MAX`.
 pub fn evaluate_with(
     p: &Problem,
     decisions: Decisions,
@@ -84,6 +85,12 @@ pub fn evaluate_with(
 ) -> Result<Schedule, DecisionsError> {
     let mut trace = trace(p, &decisions)?;
     pack::pack(&mut trace.slots, Space::Dev, options, stop)?;
+    let dev_bytes = height(&trace, Space::Dev);
+    if options.capacity.is_some_and(|capacity| dev_bytes > capacity) {
+        let load_bytes = load(&trace);
+        let evaluation = Evaluation { step_ns: u64::MAX, load_bytes, dev_bytes, ..Evaluation::default() };
+        return Ok(Schedule { decisions, trace, evaluation, ..Schedule::default() });
+    }
     finish(p, decisions, trace)
 }
 
@@ -258,14 +265,16 @@ fn figures(p: &Problem, trace: &Trace, timeline: &Timeline) -> Evaluation {
             CommandKind::Output { .. } => {}
         }
     }
-    let height = |space| {
-        let slots = trace.slots.values().filter(|s| s.space == space && !s.live.is_empty());
-        slots.map(|s| s.offset.unwrap_or(0) + s.bytes).max().unwrap_or(0)
-    };
     e.load_bytes = load(trace);
-    e.dev_bytes = height(Space::Dev);
-    e.host_bytes = height(Space::Host);
+    e.dev_bytes = height(trace, Space::Dev);
+    e.host_bytes = height(trace, Space::Host);
     e
+}
+
+/// Bytes of an arena.
+fn height(trace: &Trace, space: Space) -> u64 {
+    let slots = trace.slots.values().filter(|s| s.space == space && !s.live.is_empty());
+    slots.map(|s| s.offset.unwrap_or(0) + s.bytes).max().unwrap_or(0)
 }
 
 /// Most bytes live at once on the device: no layout is lower.

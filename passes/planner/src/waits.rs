@@ -92,6 +92,11 @@ impl Walker {
     fn visit(&mut self, command: CommandIx, access: &Access, walk: u8, out: &mut Vec<Wait>) {
         let stream = access.stream as usize;
         let mut needs: Vec<Run> = Vec::new();
+        for &range in access.reads.iter().chain(&access.writes) {
+            let map = &mut self.shadow[range.space as usize];
+            split(map, range.start);
+            split(map, range.end);
+        }
         for &range in &access.reads {
             self.cells(range, |cell| needs.extend(cell.writer));
         }
@@ -129,45 +134,41 @@ impl Walker {
         }
     }
 
-    /// Gives the bytes one history: written by `run`.
+    /// Gives bytes, whose ends are boundaries, one history: written by `run`.
     fn overwrite(&mut self, range: ByteRange, run: Run) {
         let (from, to) = (range.start, range.end);
-        let map = &mut self.shadow[range.space as usize];
-        split(map, from);
-        split(map, to);
-        if from < to {
-            while let Some((&at, _)) = map.range(from..to).next() {
-                map.remove(&at);
-            }
-            map.insert(from, Cell { end: to, writer: Some(run), readers: [None; STREAMS] });
+        if from >= to {
+            return;
         }
+        let map = &mut self.shadow[range.space as usize];
+        let rest: Vec<u64> = map.range(from + 1..to).map(|(&at, _)| at).collect();
+        for at in rest {
+            map.remove(&at);
+        }
+        map.insert(from, Cell { end: to, writer: Some(run), readers: [None; STREAMS] });
     }
 
-    /// Calls `f` on the cells that make up exactly the bytes.
+    /// Calls `f` on the cells that make up exactly the bytes, whose ends are boundaries.
     fn cells(&mut self, range: ByteRange, mut f: impl FnMut(&mut Cell)) {
         let (from, to) = (range.start, range.end);
         let map = &mut self.shadow[range.space as usize];
-        split(map, from);
-        split(map, to);
-        let mut at = from;
-        while at < to {
-            let next = map.range(at..to).next().map(|(&start, cell)| (start, cell.end));
-            match next {
-                Some((start, end)) if start == at => {
-                    if let Some(cell) = map.get_mut(&at) {
-                        f(cell);
-                    }
-                    at = end;
-                }
-                other => {
-                    let end = other.map_or(to, |(start, _)| start);
-                    let mut cell = Cell { end, writer: None, readers: [None; STREAMS] };
-                    f(&mut cell);
-                    map.insert(at, cell);
-                    at = end;
-                }
+        let (mut at, mut holes) = (from, Vec::new());
+        let mut hole = |at: u64, end: u64| {
+            if at < end {
+                let mut cell = Cell { end, writer: None, readers: [None; STREAMS] };
+                f(&mut cell);
+                holes.push((at, cell));
             }
+        };
+        for (&start, cell) in map.range_mut(from..to.max(from)) {
+            hole(at, start);
+            at = cell.end;
         }
+        hole(at, to);
+        for (_, cell) in map.range_mut(from..to.max(from)) {
+            f(cell);
+        }
+        map.extend(holes);
     }
 }
 

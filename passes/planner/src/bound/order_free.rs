@@ -10,6 +10,7 @@
 use super::frame::{UNIT, coupling};
 use super::{Allow, Infeasible};
 use memc_ir::{Arena, Id};
+use rayon::prelude::*;
 
 use crate::ids::{OpPos, TensorId};
 use crate::problem::{ALIGN, Problem, TensorKind};
@@ -66,17 +67,15 @@ pub(super) fn order_free(p: &Problem, capacity: u64, allow: Allow) -> Result<u64
         }
     }
     let (forced_in, forced_out) = forced(p, &contents);
-    let mut best = 0u128;
-    for a in 0..=PARTS {
-        for b in 0..=PARTS - a {
-            let weights = Weights::new(a, b, coupling(p));
-            let base = u128::from(p.compute_ns()) * weights.compute
-                + u128::from(forced_in) * weights.to_device
-                + u128::from(forced_out) * weights.to_host;
-            let most = away.iter().map(|(units, list)| weights.cheapest(*units, list)).max();
-            best = best.max(base + most.unwrap_or(0));
-        }
-    }
+    let parts: Vec<(u64, u64)> = (0..=PARTS).flat_map(|a| (0..=PARTS - a).map(move |b| (a, b))).collect();
+    let least = |&(a, b): &(u64, u64)| {
+        let weights = Weights::new(a, b, coupling(p));
+        let base = u128::from(p.compute_ns()) * weights.compute
+            + u128::from(forced_in) * weights.to_device
+            + u128::from(forced_out) * weights.to_host;
+        base + away.iter().map(|(units, list)| weights.cheapest(*units, list)).max().unwrap_or(0)
+    };
+    let best = parts.par_iter().map(least).max().unwrap_or(0);
     let unit = u128::from(PARTS * UNIT);
     Ok(u64::try_from(best.div_ceil(unit)).unwrap_or(u64::MAX))
 }
@@ -265,11 +264,12 @@ impl Weights {
             let recompute = a.recompute.map(|ns| u128::from(ns) * self.compute);
             copy.into_iter().chain(recompute).min().map(|cost| (cost, a.units))
         };
-        let mut costs: Vec<(u128, u64)> = list.iter().filter_map(cost).collect();
-        // Cheapest by unit first; products stay below 2^128 as times and sizes are below 2^60.
-        costs.sort_by(|x, y| (x.0 as f64 / x.1 as f64).total_cmp(&(y.0 as f64 / y.1 as f64)));
+        // Products stay below 2^128 as times and sizes are below 2^60.
+        let by_unit = |(cost, size): (u128, u64)| (cost as f64 / size as f64, cost, size);
+        let mut costs: Vec<(f64, u128, u64)> = list.iter().filter_map(cost).map(by_unit).collect();
+        costs.sort_by(|x, y| x.0.total_cmp(&y.0));
         let (mut left, mut total) = (units, 0u128);
-        for (cost, size) in costs {
+        for (_, cost, size) in costs {
             let part = left.min(size);
             total += if part == size { cost } else { scaled(cost, part, size) };
             left -= part;
