@@ -40,6 +40,9 @@ const RECOMPUTE: [f64; 4] = [0.0, 0.25, 1.0, 4.0];
 /// better.
 const TIGHTER: [u64; 2] = [92, 80];
 
+/// Ops from which on the least effort is few walks.
+const MANY: usize = 8192;
+
 /// Shares of the capacity that the choice of resident parameters may count on; the rest is for activations.
 const SHARES: [u64; 4] = [100, 85, 70, 50];
 
@@ -51,14 +54,22 @@ fn plan(p: &Problem, request: &Request<'_>) -> Result<Found, NoPlan> {
     if !request.allow.swap {
         return Err(NoPlan::Infeasible("belady finds nothing without swapping".into()));
     }
+    // The least effort is few walks, where one takes long.
+    let few = request.effort == 0 && p.ops.len() >= MANY;
+    let (shares, tighter) = if few { (&SHARES[..1], &[][..]) } else { (&SHARES[..], &TIGHTER[..]) };
     let mut residents: Vec<BTreeSet<TensorId>> =
-        SHARES.iter().map(|share| residents(p, capacity / 100 * share)).collect();
+        shares.iter().map(|share| residents(p, capacity / 100 * share)).collect();
     residents.push(BTreeSet::new());
     residents.dedup();
-    let recompute = if request.allow.recompute { &RECOMPUTE[..] } else { &RECOMPUTE[..1] };
+    let recompute = match (request.allow.recompute, few) {
+        (false, _) => &RECOMPUTE[..1],
+        (true, true) => &[0.0, 1.0],
+        (true, false) => &RECOMPUTE[..],
+    };
     let knobs = |h: usize| {
         let full = recompute.iter().map(move |&recompute| (h, Knobs { capacity, recompute }));
-        full.chain(TIGHTER.map(|share| (h, Knobs { capacity: capacity / 100 * share, recompute: 0.0 })))
+        let tight = move |share: &u64| (h, Knobs { capacity: capacity / 100 * share, recompute: 0.0 });
+        full.chain(tighter.iter().map(tight))
     };
     let candidates: Vec<(usize, Knobs)> = (0..residents.len()).flat_map(knobs).collect();
     let plans: Vec<Result<Option<Schedule>, DecisionsError>> =
@@ -88,26 +99,40 @@ fn attempt(
     Ok(Some(schedule).filter(|r| r.evaluation.dev_bytes <= knobs.capacity))
 }
 
+/// Part of what the unplanned step takes to which [`smallest_feasible`] is exact.
+const GRAIN: u64 = 1 << 20;
+
 /// The smallest capacity for which a walk finds a plan: at least the largest working set, found by bisection
 /// above it.
 ///
 /// `kept` is what the unplanned step takes, which always does.
 pub fn smallest_feasible(p: &Problem, kept: u64) -> Result<u64, DecisionsError> {
     let (_, bound) = p.largest_working_set();
-    let none = BTreeSet::new();
-    let fits = |capacity: u64| {
-        if !p.device.can_swap() {
-            return Ok(false);
-        }
-        attempt(p, &none, Knobs { capacity, recompute: 0.0 }).map(|r| r.is_some())
-    };
-    if kept <= bound || fits(bound)? {
-        return Ok(bound.min(kept));
+    if !p.device.can_swap() {
+        return Ok(kept);
     }
-    let (mut low, mut high) = (bound, kept);
-    while high - low > ALIGN {
+    let none = BTreeSet::new();
+    let knobs = |capacity| Knobs { capacity, recompute: 0.0 };
+    let walks = |capacity: u64| Ok(walk::plan(p, &none, knobs(capacity)).is_ok());
+    let fits = |capacity: u64| attempt(p, &none, knobs(capacity)).map(|r| r.is_some());
+    // Where a walk ends there is a plan, or nearly always.
+    let found = least(bound, kept, walks)?;
+    if found == kept || fits(found)? { Ok(found) } else { least(bound, kept, fits) }
+}
+
+/// The least capacity from `low` on that is good enough, found by bisection. `high` is.
+fn least(
+    mut low: u64,
+    mut high: u64,
+    good: impl Fn(u64) -> Result<bool, DecisionsError>,
+) -> Result<u64, DecisionsError> {
+    if high <= low || good(low)? {
+        return Ok(low.min(high));
+    }
+    let grain = (high / GRAIN).max(ALIGN);
+    while high - low > grain {
         let middle = (low + (high - low) / 2).div_ceil(ALIGN) * ALIGN;
-        if fits(middle)? { high = middle } else { low = middle }
+        if good(middle)? { high = middle } else { low = middle }
     }
     Ok(high)
 }
