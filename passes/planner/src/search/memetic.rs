@@ -54,6 +54,9 @@ const SETTINGS: [Setting; 6] = [
     Setting { rate: 2.0, recompute: 4.0, shadow: true, across: 0.0, pooled: false },
 ];
 
+/// Settings that a [`glance`] is taken at.
+const GLANCED: usize = 2;
+
 /// Individuals.
 const SIZE: usize = 8;
 
@@ -162,19 +165,8 @@ fn first<'a>(
     let cells: Vec<_> =
         SETTINGS.iter().flat_map(|setting| starts.iter().map(move |s| (setting, s))).collect();
     let share = common.limits.work / cells.len().max(1) as u64;
-    let learned: Vec<(Option<First<'a>>, u64)> = cells
-        .par_iter()
-        .map(|&(setting, order)| {
-            let &Setting { rate, recompute, shadow, across, pooled } = setting;
-            let sequence = AccessSequence::of_order(p, order.iter().copied());
-            let state = State::new(p, sequence, request.capacity, Permissions { shadow, ..may });
-            let mut run = Run::new(common, Random(request.seed));
-            let mut duals = Duals { across, ..Duals::new(p.ops.len(), recompute) };
-            let learned = run.learn(state, &mut duals, rate, share);
-            let first = |(value, state)| First { value, state, duals, pooled };
-            (learned.map(first), run.evaluations)
-        })
-        .collect();
+    let learned: Vec<(Option<First<'a>>, u64)> =
+        cells.par_iter().map(|&(setting, order)| learned(common, setting, order, share)).collect();
     let mut all: Vec<First<'a>> = Vec::new();
     for (first, spent) in learned {
         *evaluations += spent;
@@ -183,6 +175,31 @@ fn first<'a>(
     all.extend(known.into_iter().flatten());
     select_fittest(&mut all);
     all
+}
+
+/// The choice that a setting makes in an order, and the plans evaluated for it.
+fn learned<'a>(
+    common: &Common<'a>,
+    &Setting { rate, recompute, shadow, across, pooled }: &Setting,
+    order: &[OpPos],
+    until: u64,
+) -> (Option<First<'a>>, u64) {
+    let (p, request) = (common.p, common.request);
+    let sequence = AccessSequence::of_order(p, order.iter().copied());
+    let may = Permissions { allow: request.allow, shadow };
+    let state = State::new(p, sequence, request.capacity, may);
+    let mut run = Run::new(common, Random(request.seed));
+    let mut duals = Duals { across, ..Duals::new(p.ops.len(), recompute) };
+    let learned = run.learn(state, &mut duals, rate, until);
+    let first = |(value, state)| First { value, state, duals, pooled };
+    (learned.map(first), run.evaluations)
+}
+
+/// Times in ns of the steps that a few settings begin with, in the problem's order.
+pub(super) fn glance(common: &Common<'_>) -> Vec<u64> {
+    let order: Vec<OpPos> = common.p.ops.ids().collect();
+    let settings = SETTINGS[..GLANCED].par_iter();
+    settings.filter_map(|setting| Some(learned(common, setting, &order, 0).0?.value)).collect()
 }
 
 /// Keeps the fastest, of equal ones the first, and none twice.
