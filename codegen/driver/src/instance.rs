@@ -9,6 +9,7 @@ use memc_passes::plan::{Infeasible, Problem};
 use memc_passes::{DeviceProfile, Pipeline};
 use memc_planner::bound;
 use memc_planner::{ALIGN, Allow, Formulation, Order, Pose, Request};
+use rayon::prelude::*;
 
 use crate::candidate::{Candidate, HostOps, Poses, handle, named, shares, updating};
 use crate::device::AUTO;
@@ -235,12 +236,16 @@ impl Instance {
         if let Some(&known) = self.smallest.borrow().get(&allow) {
             return Ok(known.min(planned));
         }
-        let mut least = u64::MAX;
         // Of shares of ops on the host that may be chosen, none is asked.
         let host = self.candidates().first().map_or(&[][..], |first| &first.pose.host);
-        for at in self.with_host_ops(host) {
-            least = least.min(smallest(&self.candidates()[at], allow)?);
-        }
+        let posed: Vec<(&memc_planner::Problem, u64)> = self
+            .with_host_ops(host)
+            .map(|at| &self.candidates()[at])
+            .map(|c| (c.numbers(), c.kept().evaluation.dev_bytes))
+            .collect();
+        let found: Result<Vec<u64>, Error> =
+            posed.into_par_iter().map(|(p, kept)| smallest(p, kept, allow)).collect();
+        let least = found?.into_iter().min().unwrap_or(u64::MAX);
         let total = least.saturating_add(self.reserve_bytes);
         self.smallest.borrow_mut().insert(allow, total);
         Ok(total.min(planned))
@@ -248,19 +253,27 @@ impl Instance {
 
     /// The certified bounds on plans of a candidate; none where nothing fits in any order.
     pub fn bound(&self, at: usize, budget: u64, allow: Allow) -> Option<Bounds> {
-        let o = self.candidates().get(at)?;
+        self.bound_all(&[at], budget, allow).pop().flatten()
+    }
+
+    /// As [`Instance::bound`], of several at once.
+    pub(crate) fn bound_all(&self, at: &[usize], budget: u64, allow: Allow) -> Vec<Option<Bounds>> {
         let capacity = self.capacity(budget);
-        let key = (at, capacity, allow);
-        let known = self.bounds.borrow().get(&key).copied();
-        known.unwrap_or_else(|| {
-            let bounds = |b: bound::Bound| Bounds {
-                fixed_order_ns: b.fixed_order.ok(),
-                order_free_ns: b.order_free_ns,
-            };
-            let found = bound::bound(o.numbers(), capacity, allow).ok().map(bounds);
-            self.bounds.borrow_mut().insert(key, found);
-            found
-        })
+        let unknown = |at: &&usize| !self.bounds.borrow().contains_key(&(**at, capacity, allow));
+        let posed: Vec<(usize, &memc_planner::Problem)> = at
+            .iter()
+            .filter(unknown)
+            .filter_map(|&at| Some((at, self.candidates().get(at)?.numbers())))
+            .collect();
+        let bounds =
+            |b: bound::Bound| Bounds { fixed_order_ns: b.fixed_order.ok(), order_free_ns: b.order_free_ns };
+        let bound = |(at, p): (usize, &memc_planner::Problem)| {
+            ((at, capacity, allow), bound::bound(p, capacity, allow).ok().map(bounds))
+        };
+        let found: Vec<_> = posed.into_par_iter().map(bound).collect();
+        let mut known = self.bounds.borrow_mut();
+        known.extend(found);
+        at.iter().map(|&at| known.get(&(at, capacity, allow)).copied().flatten()).collect()
     }
 
     /// The certified bound in ns on plans of every formulation, in the order of a pose, or in any, with these
@@ -272,22 +285,20 @@ impl Instance {
         order: Option<Order>,
         host: &[String],
     ) -> Option<u64> {
-        let mut least: Option<u64> = None;
         let mut candidates: Vec<(u64, usize)> =
             self.with_host_ops(host).map(|at| (self.candidates()[at].compute_ns(), at)).collect();
+        candidates.retain(|&(_, at)| order.is_none_or(|order| self.candidates()[at].pose.order == order));
         candidates.sort_unstable();
-        for (compute_ns, at) in candidates {
-            // No bound is below the sum of the ops' times.
-            if least.is_some_and(|least| least <= compute_ns) {
-                break;
-            }
-            if order.is_some_and(|order| self.candidates()[at].pose.order != order) {
-                continue;
-            }
-            let bound = self.bound(at, budget, allow).and_then(|b| b.least(order.is_some()));
-            least = least.into_iter().chain(bound).min();
-        }
-        least
+        let least = |at: &[usize]| {
+            let bounds = self.bound_all(at, budget, allow);
+            bounds.into_iter().flatten().filter_map(|b| b.least(order.is_some())).min()
+        };
+        let (&(_, fastest), _) = candidates.split_first()?;
+        let first = least(&[fastest]);
+        // No bound is below the sum of the ops' times.
+        let open = candidates[1..].iter().filter(|(compute_ns, _)| first.is_none_or(|f| f > *compute_ns));
+        let open: Vec<usize> = open.map(|&(_, at)| at).collect();
+        first.into_iter().chain(least(&open)).min()
     }
 
     /// Note that the device cannot swap, where swapping is allowed.
@@ -391,15 +402,14 @@ fn greedy(graph: &Module, profile: &DeviceProfile) -> Result<Module, Error> {
     Ok(module)
 }
 
-/// The smallest arena for which a quick method knows a plan.
-fn smallest(o: &Candidate, allow: Allow) -> Result<u64, Error> {
-    let kept = o.kept().evaluation.dev_bytes;
+/// The smallest arena for which a quick method knows a plan; all stays in one of `kept` bytes.
+fn smallest(p: &memc_planner::Problem, kept: u64, allow: Allow) -> Result<u64, Error> {
     // Quick methods do not know how tensors are to be handled; all may stay.
-    if !o.numbers().handling.is_empty() {
+    if !p.handling.is_empty() {
         return Ok(kept);
     }
     let request = Request { allow, ..Request::new(kept) };
-    memc_baselines::smallest(o.numbers(), kept, &request).map_err(|e| Error::Internal(e.to_string()))
+    memc_baselines::smallest(p, kept, &request).map_err(|e| Error::Internal(e.to_string()))
 }
 
 fn unknown_memory() -> Error {

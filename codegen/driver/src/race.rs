@@ -11,6 +11,7 @@ use std::time::{Duration, Instant as Time};
 
 use memc_baselines::PLANNERS;
 use memc_planner::{Alive, NoPlan, Order, Progress, Request, Schedule, TensorKind};
+use rayon::prelude::*;
 
 use crate::candidate::Candidate;
 use crate::error::Error;
@@ -28,8 +29,17 @@ const CLOSE: u64 = 200;
 /// Most candidates that are planned with all effort.
 const FINALISTS: usize = 2;
 
+/// Ops of all candidates that are planned together, at most: of larger steps fewer are planned.
+const OPS: usize = 40_000;
+
+/// Ops from which on a step has a first plan before its bound is proved: that takes seconds.
+const MANY: usize = 8192;
+
 /// Ops may run on the host where the step is longer than the ideal one by this part.
 const WORTH_HOST: u64 = 20;
+
+/// Nor where the states are less than this part of the budget: there is little to gain.
+const MUCH: u64 = 16;
 
 /// Ops run on the host where that makes the step shorter by at least this part: it takes cores that the user
 /// may want for data, and a throughput that a profile may only assume.
@@ -38,6 +48,26 @@ const LESS_BY_HOST: u64 = 50;
 /// Most candidates with ops on the host that are planned.
 const MOST_ON_HOST: usize = 3;
 
+/// Numbers of candidates that are planned.
+struct Turns {
+    /// With less effort, with the same ops on the host.
+    first: usize,
+    /// With other ops there.
+    on_host: usize,
+    /// With all effort.
+    finalists: usize,
+}
+
+impl Turns {
+    /// For a step of so many ops.
+    fn of(ops: usize) -> Turns {
+        let all = (OPS / ops.max(1)).max(3);
+        let finalists = FINALISTS.min(all / 4).max(1);
+        let on_host = MOST_ON_HOST.min((all - finalists) / 2);
+        Turns { first: all - finalists - on_host, on_host, finalists }
+    }
+}
+
 /// Runs a planner on the candidates and keeps the fastest plan.
 pub(crate) fn race(
     instance: &Instance,
@@ -45,12 +75,8 @@ pub(crate) fn race(
     search: &Search,
     watch: &dyn Watch,
 ) -> Result<Outcome, Error> {
-    watch.event(Event::Stage("proving a bound"));
     let order = (!search.allow.reorder).then_some(search.order.unwrap_or_default());
     let first = instance.candidates().first().map_or_else(Vec::new, |first| first.pose.host.clone());
-    let bound = || instance.least_bound(budget, search.allow, order, &first);
-    let bound_ns = watch.is_seen().then(bound).flatten().unwrap_or(0);
-    watch.event(Event::Stage("planning"));
     let session = Session {
         begun: now(),
         limit: search.time_limit,
@@ -59,7 +85,7 @@ pub(crate) fn race(
         held: OnceLock::new(),
         watch,
         ideal_ns: instance.ideal_ns(),
-        bound_ns,
+        bound_ns: AtomicU64::new(0),
     };
     let entered: Vec<usize> = instance.with_host_ops(&first).collect();
     let others = (0..instance.candidates().len()).filter(|at| !entered.contains(at)).collect();
@@ -75,6 +101,16 @@ pub(crate) fn race(
         evaluations: 0,
     };
     race.keep();
+    let many = instance.given().numbers().ops.len() >= MANY && race.is_default() && search.effort > 0;
+    if let Some(&first) = race.entered.first().filter(|_| many) {
+        watch.event(Event::Stage("planning"));
+        race.plan(first, 0, (0, 1));
+    }
+    watch.event(Event::Stage("proving a bound"));
+    let bound = || instance.least_bound(budget, search.allow, order, &first);
+    let bound_ns = watch.is_seen().then(bound).flatten().unwrap_or(0);
+    race.session.bound_ns.store(bound_ns, Ordering::Relaxed);
+    watch.event(Event::Stage("planning"));
     race.run();
     race.finish()
 }
@@ -109,16 +145,20 @@ impl Race<'_> {
         let mut open = self.entered.clone();
         open.retain(|&at| !self.fits(at) || self.is_default());
         open.retain(|&at| !self.is_hopeless(at));
+        let (effort, heats) = (self.search.effort, self.search.effort >= HEATS && self.is_default());
+        let turns = Turns::of(self.instance.given().numbers().ops.len());
+        let mut open = if self.is_default() { self.promising(open, turns.first) } else { open };
         // The first that may be skipped are the slowest.
         open.sort_by_key(|&at| self.candidates()[at].compute_ns());
-        let (effort, heats) = (self.search.effort, self.search.effort >= HEATS && self.is_default());
-        let all = open.len() + MOST_ON_HOST.min(self.others.len());
-        if !heats || open.len() + self.others.len() < 2 {
+        let all = open.len() + turns.on_host.min(self.others.len());
+        if !heats || open.len() + self.others.len() < 2 || turns.first == 1 {
             self.heat(&open, effort, (0, all));
-            self.heat(&self.on_host(), effort, (open.len(), all));
+            let less = if heats { effort - 1 } else { effort };
+            self.heat(&self.on_host(turns.on_host), less, (open.len(), all));
             return;
         }
-        let turns = all + FINALISTS;
+        let (on_host, finalists) = (turns.on_host, turns.finalists);
+        let turns = all + finalists;
         let first = |at: &usize| self.candidates()[*at].pose.order == Order::Given;
         let (first, others): (Vec<usize>, Vec<usize>) = open.into_iter().partition(first);
         let mut times = self.heat(&first, effort - 1, (0, turns));
@@ -130,18 +170,39 @@ impl Race<'_> {
         let others: Vec<usize> = others.into_iter().filter(promising).collect();
         let before = first.len() + others.len();
         times.extend(self.heat(&others, effort - 1, (first.len(), turns)));
-        times.extend(self.heat(&self.on_host(), effort - 1, (before, turns)));
-        let finalists = near(&times);
-        for (turn, &at) in finalists.iter().take(FINALISTS).enumerate() {
-            self.plan(at, effort, (turns + turn + 1 - finalists.len().min(FINALISTS), turns));
+        times.extend(self.heat(&self.on_host(on_host), effort - 1, (before, turns)));
+        let mut last = near(&times);
+        last.truncate(finalists);
+        self.heat(&last, effort, (turns - last.len(), turns));
+    }
+
+    /// So many of some candidates: those whose searches would begin with the shortest steps.
+    fn promising(&self, candidates: Vec<usize>, most: usize) -> Vec<usize> {
+        if candidates.len() <= most {
+            return candidates;
         }
+        self.promises(&candidates).into_iter().take(most).map(|(_, at)| at).collect()
+    }
+
+    /// Times in ns of the steps that searches of candidates would begin with, the shortest first.
+    fn promises(&self, candidates: &[usize]) -> Vec<(u64, usize)> {
+        let request = self.search.request(self.instance.capacity(self.budget));
+        let posed: Vec<(usize, &memc_planner::Problem)> =
+            candidates.iter().map(|&at| (at, self.candidates()[at].numbers())).collect();
+        let promise = |(at, p)| (memc_planner::search::promise(p, &request).unwrap_or(u64::MAX), at);
+        let mut promises: Vec<(u64, usize)> = posed.into_par_iter().map(promise).collect();
+        promises.sort_unstable();
+        promises
     }
 
     /// Candidates with other ops on the host that are worth a plan: of the formulation whose plan is the best
     /// so far those whose bounds are the least.
-    fn on_host(&self) -> Vec<usize> {
+    fn on_host(&self, most: usize) -> Vec<usize> {
         let ideal = self.instance.ideal_ns();
-        if !self.is_default() || self.step_ns() <= ideal + ideal / WORTH_HOST {
+        let states = self.instance.given().numbers().tensors.values();
+        let states = states.filter(|t| t.persistent() && !t.writes.is_empty()).map(|t| t.bytes).sum::<u64>();
+        let is_little = states < self.instance.capacity(self.budget) / MUCH;
+        if !self.is_default() || is_little || self.step_ns() <= ideal + ideal / WORTH_HOST {
             return Vec::new();
         }
         let mut others = self.others.clone();
@@ -149,13 +210,22 @@ impl Race<'_> {
             let formulation = self.candidates()[best.at].pose.formulation;
             others.retain(|&at| self.candidates()[at].pose.formulation == formulation);
         }
+        let mut others: Vec<usize> =
+            others.iter().step_by((others.len() / (2 * most)).max(1)).copied().collect();
+        if let (1, Some(best)) = (most, &self.best) {
+            // A search takes long here.
+            let than = self.promises(&[best.at]).first().map_or(0, |promise| promise.0);
+            let promises = self.promises(&others).into_iter();
+            others = promises.filter(|p| p.0 <= than - than / LESS_BY_HOST).map(|p| p.1).collect();
+        }
+        self.instance.bound_all(&others, self.budget, self.search.allow);
         others.retain(|&at| !self.is_hopeless(at));
         let bound = |at: &usize| {
             let bound = self.instance.bound(*at, self.budget, self.search.allow);
             bound.and_then(|b| b.least(!self.search.allow.reorder)).unwrap_or(u64::MAX)
         };
         others.sort_by_cached_key(bound);
-        others.truncate(MOST_ON_HOST);
+        others.truncate(most);
         others
     }
 
@@ -331,7 +401,7 @@ struct Session<'a> {
     /// Time of the ideal step in ns.
     ideal_ns: u64,
     /// Time in ns that no plan can beat; 0 where unknown.
-    bound_ns: u64,
+    bound_ns: AtomicU64,
 }
 
 impl Session<'_> {
@@ -350,7 +420,7 @@ impl Session<'_> {
         // A request to stop now has something to keep.
         self.held.get_or_init(|| Hold::begin(self.watch));
         let step_ns = self.best.fetch_min(step_ns, Ordering::Relaxed).min(step_ns);
-        let (ideal_ns, bound_ns) = (self.ideal_ns, self.bound_ns);
+        let (ideal_ns, bound_ns) = (self.ideal_ns, self.bound_ns.load(Ordering::Relaxed));
         let elapsed_ns = since(self.begun);
         self.watch.event(Event::Found(Found { step_ns, ideal_ns, bound_ns, evaluations, elapsed_ns }));
     }

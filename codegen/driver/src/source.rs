@@ -13,6 +13,7 @@ use memc_passes::{
 };
 use memc_plan::EVALUATION;
 use memc_planner::Formulation;
+use rayon::prelude::*;
 use serde::Serialize;
 
 use crate::device;
@@ -127,12 +128,11 @@ impl Model {
             return Err(Error::Usage("the file holds a mem-phase module; compile needs a graph".into()));
         }
         Pipeline::parse(GRAPH_PIPELINE)?.run(&mut graph, &mut context(&profile))?;
+        let tried = if rewrites.memory { &Formulation::ALL[..] } else { &[Formulation::Own] };
+        let new = |&formulation| Graph::new(graph.clone(), formulation, &profile, rewrites.fuse);
+        let made: Result<Vec<Graph>, Error> = tried.par_iter().map(new).collect();
         let mut graphs: Vec<Graph> = Vec::new();
-        for formulation in Formulation::ALL {
-            if formulation != Formulation::Own && !rewrites.memory {
-                continue;
-            }
-            let new = Graph::new(graph.clone(), formulation, &profile, rewrites.fuse)?;
+        for new in made? {
             if graphs.iter().all(|known| known.module != new.module) {
                 graphs.push(new);
             }
