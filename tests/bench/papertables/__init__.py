@@ -1,0 +1,18 @@
+"""The tables of the papers: what was published, and how it is posed here. Used by papers.py."""
+
+from . import delta, home, smartpool, swapadvisor, tensile
+
+TABLES = swapadvisor.TABLES | home.TABLES | smartpool.TABLES | delta.TABLES | tensile.TABLES
+HEAD = """# The papers' tables
+
+Published figures of five papers on memory planning, what their methods give here on the same networks, and `memc`. Written by
+`tests/bench/papers.py`, which runs everything again (`--planners memc` for the default planner alone).
+
+Steps are simulated on the published hardware's profile (`memc list devices`); networks are those of
+[the zoo](../../../models/README.md#the-zoo), with the backward pass as written (`--no-mem-rewrite`), since the papers' frameworks keep
+what it reads. So ratios compare, milliseconds do not. *Not given*: the paper has no number. More time is over the unplanned
+step; it is negative where a planner overlaps the input's copy with the step before. *No plan*: the method does not reach the budget;
+*out of time*: it was stopped; *not measured*: left out (`--skip`). Planning times are from two cores that others used, too.
+`memc` is of a later build than the other planners, of which only `swapadvisor` and `home` have changed since: figures 6, 9 and 10 have
+them as they are, tables 2 as they were. Planning times of `swapadvisor` are left out where it was run by the example `curve`.
+"""
