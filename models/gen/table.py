@@ -20,6 +20,7 @@ SGD, MOMENTUM, ADAM = "sgd:lr=0.01", "momentum:lr=0.1,momentum=0.9", "adam:lr=0.
 # Network, batch, optimizer, the paper's figure.
 RUNS = [
     ("wresnet152_10", 64, SGD, "SwapAdvisor: 180 GB, 882 ops, 26 sizes"),
+    ("wresnet152_4", 64, SGD, ""),
     ("inception_v4_4", 64, SGD, "SwapAdvisor: 71 GB, 830 ops, 64 sizes"),
     ("nasnet_a_r25", 64, SGD, "SwapAdvisor: 193 GB, 5533 ops, 65 sizes"),
     ("rnn_8_8k", 256, SGD, "SwapAdvisor: 118 GB, 8594 ops, 7 sizes"),

@@ -37,7 +37,8 @@ def _nets():
         yield Net(f"resnet{depth}_cifar10", resnet.resnet, options, count, {"size": 16, "base": 8})
     options = {"depth": 50, "groups": 32, "group_width": 4}
     yield Net("resnext50_32x4d", resnet.resnet, options, 25_028_904, {"size": 64, "base": 32})
-    yield Net("wresnet152_10", resnet.resnet, {"depth": 152, "widen": 10}, None, {"size": 64, "base": 1})
+    for wide in (4, 10):
+        yield Net(f"wresnet152_{wide}", resnet.resnet, {"depth": 152, "widen": wide}, None, {"size": 64, "base": 1})
     for name, residual in (("plain20_cifar10", False), ("resnet20_cifar10", True)):
         yield Net(name, resnet.cifar, {"depth": 20, "residual": residual}, 269_722, {"base": 4})
 
