@@ -16,6 +16,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 BIN = ROOT / "target" / "release" / "memc"
 KEPT = ROOT / "target" / "papers"
+# What the devices of the papers lend to their own context.
+RESERVE = 512 << 20
 
 
 def digest(data):
@@ -55,11 +57,15 @@ class Lab:
             sys.exit(f"memc {' '.join(command)}: {done.stderr.strip()}")
         return done.stdout, spent() - before
 
-    def problem(self, network, batch, device, optimizer, rewrite=False, edit=None, flags=()):
-        """File of a training step's problem; `edit` changes it (and must change with its name)."""
+    def posed(self, network, batch, device, optimizer, rewrite=False, flags=()):
+        """Arguments that pose a network's training step."""
         loss = "output" if network == "inception_v3" else "cross-entropy:axis=1" if network.startswith("bert") else "cross-entropy"
         args = [f"models/zoo/{network}.onnx", "--loss", loss, "--optimizer", optimizer, "--device", device, "--no-fuse"]
-        args += ["--dim", f"batch={batch}", *([] if rewrite else ["--no-mem-rewrite"]), *flags]
+        return args + ["--dim", f"batch={batch}", *([] if rewrite else ["--no-mem-rewrite"]), *flags]
+
+    def problem(self, network, batch, device, optimizer, rewrite=False, edit=None, flags=()):
+        """File of a training step's problem; `edit` changes it (and must change with its name)."""
+        args = self.posed(network, batch, device, optimizer, rewrite, flags)
         key = digest(repr((args, edit and edit.__name__)).encode())
         path = self.problems / f"{network}.{batch}.{device}.{key}.json"
         if not path.exists():
@@ -95,6 +101,32 @@ class Lab:
         course = problem.with_suffix(".curve")
         out, _ = self.run("plan", problem, "--gpu-mem", f"{budget}B", "--planner", planner, "--effort", effort, "--curve", course, "--json")
         return json.loads(course.read_text()) | {"ideal_ns": json.loads(out)["ideal_ns"]}
+
+    def explained(self, problem, planner, budget):
+        """What `memc explain --json` says of a plan: every tensor's absences, and what the kernels wait for."""
+        path = problem.with_suffix(f".{planner}.{budget}.explained")
+        if not path.exists():
+            path.write_text(self.run("explain", problem, "--gpu-mem", f"{budget}B", "--planner", planner, "--json")[0])
+        return json.loads(path.read_text())
+
+    def timeline(self, network, batch, device, optimizer, planner, budget):
+        """When kernels run and when copies, in one step: spans of (start, end) in microseconds, and the step's length."""
+        path = self.problems / f"{network}.{batch}.{device}.{digest(optimizer.encode())}.{planner}.{budget}.trace"
+        if not path.exists():
+            plan = path.with_suffix(".plan")
+            # The budget of a plan has the device's reserve in it.
+            args = ["--planner", planner, "--gpu-mem", f"{budget + RESERVE}B", "-o", plan]
+            self.run("compile", *self.posed(network, batch, device, optimizer), *args)
+            if not plan.exists():
+                return None
+            self.run("trace", plan, "-o", path)
+            plan.unlink()
+        trace = json.loads(path.read_text())
+        spans = {"launch": [], "copy": []}
+        for e in trace["traceEvents"]:
+            if e.get("cat") in spans:
+                spans[e["cat"]].append((e["ts"], e["ts"] + e["dur"]))
+        return spans | {"step": trace["otherData"]["step_ns"] / 1e3}
 
     def unplanned(self, problem):
         """Bytes of the arena that a step needs without a plan."""

@@ -18,7 +18,7 @@ import textwrap
 sys.dont_write_bytecode = True
 
 from lab import ROOT, Lab
-from papertables import HEAD, TABLES
+from papertables import HEAD, TABLES, TAIL
 
 PAGE = ROOT / "tests/bench/results/papers.md"
 
@@ -62,7 +62,7 @@ def write(name, body):
         kept = re.search(f"{begin}(.*?){end}", old, re.S)
         figures = body if other == name else kept.group(1) if kept else "Not measured.\n"
         page += f"\n## {t.title}\n\n{begin}{figures}{end}\n{wrapped(t.notes.strip())}\n"
-    PAGE.write_text(page)
+    PAGE.write_text(page + "\n" + wrapped(TAIL))
 
 
 if __name__ == "__main__":
