@@ -22,6 +22,7 @@ TAIL = """## What is not here
 
 Tables and figures that a planner and a cost model cannot show, and why. Drawings of systems and algorithms are left out, too.
 
+- **SwapAdvisor, figure 1**: an example of six forward ops. Where its activations go depends on a backward pass that is not given.
 - **SwapAdvisor, figure 8**: latency of serving several models. It needs the clients' batches and a queue, which the text does not give.
 - **SwapAdvisor, figure 11**, and **HOME, figure 9**: how well simulated times predict measured ones. No paper's device is at hand.
 - **SmartPool, figure 2**: load over five iterations. Every step is planned as the one before it, so that all five are figure 8's.

@@ -191,8 +191,8 @@ bandwidth is used. *Cheaper*: tensors whose recomputation takes less time than t
 - As published, recomputing takes less time than a copy: for every normalisation, for 38 of 49 convolutions, and for pooling.
 - The published ratio is 330 to 16,000. Here it is 14 for normalisations and 2.3 for convolutions.
 - The published swaps agree with tensors of batch 128: 22 ms are the largest ones here at three quarters of the link's pace.
-- The published recomputations do not: 411 MB take 0.2 ms to write at the memory's 2 TB/s, and the paper has 4 to 69 µs.
-- Such times are those of launching a kernel, not of running it. That would explain the ratio.
+- The published recomputations do not. What takes 11 ms to copy at 35 % is 97 MB, which take 48 µs to write at 2 TB/s. The paper has 4.
+- Such times are about those of launching a kernel. Were they so measured, that would explain the ratio.
 - *Recompute first* is right for normalisations by this model. For 11 of 49 convolutions the copy takes less time.
 """),
     "delta-figure-7": Table("DELTA, figure 7: three filters", delta_figure_7, """

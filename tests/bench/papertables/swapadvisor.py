@@ -201,7 +201,7 @@ The networks of figure 6 at its largest batches; SGD. *Tensors apart*: every ten
     "swapadvisor-7": Table("SwapAdvisor, figure 7: WResNet-152-4 against activations alone", swapadvisor_7, """
 V100; SGD. The figure is a plot of three batches, which the text does not name. Its text has the two ratios, at all three batches. No
 planner here is TFLMS, the swapping extension of TensorFlow. It swaps activations alone, as `vdnn-all` does, which stands in for it. Two
-columns of `memc` without recomputation show what swapping parameters is worth: with them, and without.
+columns of `memc` without recomputation show what swapping parameters is worth: with them, and without. *Bound* as in figure 6.
 
 - `odswap` and `swapadvisor` are faster than `vdnn-all`, as published, but by 1.2 to 1.4 times where the paper has 2 and 3.
 - At batch 128 `vdnn-all` has no plan in 16 GB.
