@@ -173,6 +173,12 @@ impl Race<'_> {
         times.extend(self.heat(&self.on_host(on_host), effort - 1, (before, turns)));
         let mut last = near(&times);
         last.truncate(finalists);
+        // With all effort, the best without other ops on the host may overtake those with them.
+        let hosted = |at: &usize| self.others.contains(at);
+        if last.iter().all(hosted) {
+            last.truncate(1);
+            last.extend(times.iter().filter(|(_, at)| !hosted(at)).min().map(|&(_, at)| at));
+        }
         self.heat(&last, effort, (turns - last.len(), turns));
     }
 
