@@ -1,10 +1,13 @@
 """Plans of training steps of transformers, of recomputation alone, and with ten seeds, as tables.
 
-Usage: python3 tests/bench/transformers.py [budgets|recompute|seeds] [--only NAMES] [--devices NAMES] [--effort N] [--table]
+Usage: python3 tests/bench/transformers.py [budgets|recompute|seeds] [--only NAMES] [--devices NAMES]
+                                            [--shares NUMBERS] [--effort N] [--no-host-ops] [--table]
 Needs: a release build of memc, nothing else. One JSON object a cell on stdout, or with --table the table.
 
 Shares are of the unplanned peak of the model's own gradients, the device's reserve included. `ideal` is the time of the
-ops alone of the fastest formulation, `bound` what no plan of any formulation beats in the plan's order.
+ops alone of the fastest formulation, `bound` what no plan of any formulation beats in the plan's order. `unlaid` is the
+shortest step of all choices in the search that fit in bytes, before they have offsets; updates on the host take no time
+there.
 """
 
 import argparse
@@ -12,6 +15,7 @@ import functools
 import json
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -47,8 +51,13 @@ def cell(network, batch, device, options, share, *more):
     """Figures of a plan within a share of the peak."""
     peak = peak_bytes(network, batch, device, tuple(options))
     begun = time.monotonic()
-    r = memc("plan", network, batch, device, options, "--gpu-mem", f"{int(share * peak)}B", *more)
-    wanted = ["step_over_ideal", "step_over_bound", "formulation", "swap_out_bytes", "recompute_ns", "evaluations"]
+    with tempfile.NamedTemporaryFile(suffix=".json") as curve:
+        r = memc("plan", network, batch, device, options, "--gpu-mem", f"{int(share * peak)}B", "--curve", curve.name, *more)
+        # The file is replaced, not written.
+        alive = json.loads(Path(curve.name).read_text())["alive"] if r["feasible"] else []
+    # Times of choices that fit in bytes, before they have offsets.
+    r["unlaid_over_ideal"] = min((row[2] for row in alive), default=0) / r["ideal_ns"] or None
+    wanted = ["step_over_ideal", "step_over_bound", "unlaid_over_ideal", "formulation", "swap_out_bytes", "recompute_ns", "evaluations"]
     row = {"network": network, "batch": batch, "device": device, "share": share}
     return row | {name: r.get(name) for name in wanted} | {"seconds": round(time.monotonic() - begun, 1)}
 
@@ -56,8 +65,8 @@ def cell(network, batch, device, options, share, *more):
 def budgets(args):
     for network, batch, options in TRANSFORMERS:
         for device in args.devices:
-            for share in (0.5, 0.3):
-                yield cell(network, batch, device, options, share, "--effort", args.effort)
+            for share in args.shares:
+                yield cell(network, batch, device, options, share, "--effort", args.effort, *(["--no-host-ops"] if args.no_host_ops else []))
 
 
 def recompute(args):
@@ -80,7 +89,9 @@ def main():
     parser.add_argument("what", nargs="?", default="budgets", choices=["budgets", "recompute", "seeds"])
     parser.add_argument("--only", default="", help="networks, separated by commas")
     parser.add_argument("--devices", default="h100,a100-40g,rtx4090", type=lambda text: text.split(","))
+    parser.add_argument("--shares", default="0.5,0.3", type=lambda text: [float(share) for share in text.split(",")])
     parser.add_argument("--effort", default="2")
+    parser.add_argument("--no-host-ops", action="store_true")
     parser.add_argument("--table", action="store_true")
     args = parser.parse_args()
     only = [name for name in args.only.split(",") if name]
