@@ -10,12 +10,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant as Time};
 
 use memc_baselines::PLANNERS;
-use memc_planner::{Alive, NoPlan, Order, Progress, Request, Schedule, TensorKind};
+use memc_planner::{Alive, MANY_OPS, NoPlan, Order, Progress, Request, Schedule, TensorKind};
 use rayon::prelude::*;
 
 use crate::candidate::Candidate;
 use crate::error::Error;
-use crate::instance::Instance;
+use crate::instance::{Bounds, Instance};
 use crate::machine::{now, since};
 use crate::plan::{Outcome, Search, Solved};
 use crate::watch::{Event, Found, Generation, Hold, Watch};
@@ -31,9 +31,6 @@ const FINALISTS: usize = 2;
 
 /// Ops of all candidates that are planned together, at most: of larger steps fewer are planned.
 const OPS: usize = 40_000;
-
-/// Ops from which on a step has a first plan before its bound is proved: that takes seconds.
-const MANY: usize = 8192;
 
 /// Ops may run on the host where the step is longer than the ideal one by this part.
 const WORTH_HOST: u64 = 20;
@@ -59,6 +56,11 @@ struct Turns {
 }
 
 impl Turns {
+    /// Whether there are no heats: a single candidate with the same ops on the host is planned.
+    fn is_single(&self) -> bool {
+        self.first == 1
+    }
+
     /// For a step of so many ops.
     fn of(ops: usize) -> Turns {
         let all = (OPS / ops.max(1)).max(3);
@@ -101,10 +103,11 @@ pub(crate) fn race(
         evaluations: 0,
     };
     race.keep();
-    let many = instance.given().numbers().ops.len() >= MANY && race.is_default() && search.effort > 0;
+    let many = instance.given().numbers().ops.len() >= MANY_OPS && race.is_default() && search.effort > 0;
     if let Some(&first) = race.entered.first().filter(|_| many) {
+        // A first plan: to prove the bound takes seconds.
         watch.event(Event::Stage("planning"));
-        race.plan(first, 0, (0, 1));
+        race.plan(first, 0, (1, 1));
     }
     watch.event(Event::Stage("proving a bound"));
     let bound = || instance.least_bound(budget, search.allow, order, &first);
@@ -147,21 +150,20 @@ impl Race<'_> {
         open.retain(|&at| !self.is_hopeless(at));
         let (effort, heats) = (self.search.effort, self.search.effort >= HEATS && self.is_default());
         let turns = Turns::of(self.instance.given().numbers().ops.len());
-        let mut open = if self.is_default() { self.promising(open, turns.first) } else { open };
+        let mut open = if self.is_default() { self.shortest(open, turns.first) } else { open };
         // The first that may be skipped are the slowest.
         open.sort_by_key(|&at| self.candidates()[at].compute_ns());
         let all = open.len() + turns.on_host.min(self.others.len());
-        if !heats || open.len() + self.others.len() < 2 || turns.first == 1 {
+        if !heats || open.len() + self.others.len() < 2 || turns.is_single() {
             self.heat(&open, effort, (0, all));
             let less = if heats { effort - 1 } else { effort };
-            self.heat(&self.on_host(turns.on_host), less, (open.len(), all));
+            self.heat(&self.on_host(&turns), less, (open.len(), all));
             return;
         }
-        let (on_host, finalists) = (turns.on_host, turns.finalists);
-        let turns = all + finalists;
+        let count = all + turns.finalists;
         let first = |at: &usize| self.candidates()[*at].pose.order == Order::Given;
         let (first, others): (Vec<usize>, Vec<usize>) = open.into_iter().partition(first);
-        let mut times = self.heat(&first, effort - 1, (0, turns));
+        let mut times = self.heat(&first, effort - 1, (0, count));
         // Another order is tried of the formulations that promise most.
         let close = near(&times);
         let formulation = |at: usize| self.candidates()[at].pose.formulation;
@@ -169,46 +171,52 @@ impl Race<'_> {
             |&at: &usize| times.is_empty() || close.iter().any(|&c| formulation(c) == formulation(at));
         let others: Vec<usize> = others.into_iter().filter(promising).collect();
         let before = first.len() + others.len();
-        times.extend(self.heat(&others, effort - 1, (first.len(), turns)));
-        times.extend(self.heat(&self.on_host(on_host), effort - 1, (before, turns)));
+        times.extend(self.heat(&others, effort - 1, (first.len(), count)));
+        times.extend(self.heat(&self.on_host(&turns), effort - 1, (before, count)));
         let mut last = near(&times);
-        last.truncate(finalists);
+        last.truncate(turns.finalists);
         // With all effort, the best without other ops on the host may overtake those with them.
         let hosted = |at: &usize| self.others.contains(at);
         if last.iter().all(hosted) {
             last.truncate(1);
             last.extend(times.iter().filter(|(_, at)| !hosted(at)).min().map(|&(_, at)| at));
         }
-        self.heat(&last, effort, (turns - last.len(), turns));
+        self.heat(&last, effort, (count - last.len(), count));
     }
 
     /// So many of some candidates: those whose searches would begin with the shortest steps.
-    fn promising(&self, candidates: Vec<usize>, most: usize) -> Vec<usize> {
+    fn shortest(&self, candidates: Vec<usize>, most: usize) -> Vec<usize> {
         if candidates.len() <= most {
             return candidates;
         }
-        self.promises(&candidates).into_iter().take(most).map(|(_, at)| at).collect()
+        self.glances(&candidates).into_iter().take(most).map(|(_, at)| at).collect()
     }
 
     /// Times in ns of the steps that searches of candidates would begin with, the shortest first.
-    fn promises(&self, candidates: &[usize]) -> Vec<(u64, usize)> {
+    fn glances(&self, candidates: &[usize]) -> Vec<(u64, usize)> {
         let request = self.search.request(self.instance.capacity(self.budget));
         let posed: Vec<(usize, &memc_planner::Problem)> =
             candidates.iter().map(|&at| (at, self.candidates()[at].numbers())).collect();
-        let promise = |(at, p)| (memc_planner::search::promise(p, &request).unwrap_or(u64::MAX), at);
-        let mut promises: Vec<(u64, usize)> = posed.into_par_iter().map(promise).collect();
-        promises.sort_unstable();
-        promises
+        let glance = |(at, p)| (memc_planner::search::glance(p, &request).unwrap_or(u64::MAX), at);
+        let mut glances: Vec<(u64, usize)> = posed.into_par_iter().map(glance).collect();
+        glances.sort_unstable();
+        glances
+    }
+
+    /// Whether updates on the host may make the step noticeably shorter.
+    fn is_worth_host(&self) -> bool {
+        let ideal = self.instance.ideal_ns();
+        let states = self.instance.given().numbers().tensors.values();
+        let states: u64 = states.filter(|t| t.persistent() && !t.writes.is_empty()).map(|t| t.bytes).sum();
+        self.is_default()
+            && states >= self.instance.capacity(self.budget) / MUCH
+            && self.step_ns() > ideal + ideal / WORTH_HOST
     }
 
     /// Candidates with other ops on the host that are worth a plan: of the formulation whose plan is the best
     /// so far those whose bounds are the least.
-    fn on_host(&self, most: usize) -> Vec<usize> {
-        let ideal = self.instance.ideal_ns();
-        let states = self.instance.given().numbers().tensors.values();
-        let states = states.filter(|t| t.persistent() && !t.writes.is_empty()).map(|t| t.bytes).sum::<u64>();
-        let is_little = states < self.instance.capacity(self.budget) / MUCH;
-        if !self.is_default() || is_little || self.step_ns() <= ideal + ideal / WORTH_HOST {
+    fn on_host(&self, turns: &Turns) -> Vec<usize> {
+        if !self.is_worth_host() {
             return Vec::new();
         }
         let mut others = self.others.clone();
@@ -216,23 +224,22 @@ impl Race<'_> {
             let formulation = self.candidates()[best.at].pose.formulation;
             others.retain(|&at| self.candidates()[at].pose.formulation == formulation);
         }
-        let mut others: Vec<usize> =
-            others.iter().step_by((others.len() / (2 * most)).max(1)).copied().collect();
-        if let (1, Some(best)) = (most, &self.best) {
+        // Neighbours are shares of the states that hardly differ.
+        let apart = (others.len() / (2 * turns.on_host)).max(1);
+        let mut others: Vec<usize> = others.into_iter().step_by(apart).collect();
+        if let (true, Some(best)) = (turns.is_single(), &self.best) {
             // A search takes long here.
-            let than = self.promises(&[best.at]).first().map_or(0, |promise| promise.0);
-            let promises = self.promises(&others).into_iter();
-            others = promises.filter(|p| p.0 <= than - than / LESS_BY_HOST).map(|p| p.1).collect();
+            let than = self.glances(&[best.at]).first().map_or(0, |glance| glance.0);
+            let glances = self.glances(&others).into_iter();
+            others = glances.filter(|g| g.0 <= than - than / LESS_BY_HOST).map(|g| g.1).collect();
         }
-        self.instance.bound_all(&others, self.budget, self.search.allow);
-        others.retain(|&at| !self.is_hopeless(at));
-        let bound = |at: &usize| {
-            let bound = self.instance.bound(*at, self.budget, self.search.allow);
-            bound.and_then(|b| b.least(!self.search.allow.reorder)).unwrap_or(u64::MAX)
-        };
-        others.sort_by_cached_key(bound);
-        others.truncate(most);
-        others
+        let bounds = self.instance.bound_all(&others, self.budget, self.search.allow);
+        let least = |bounds: Option<Bounds>| bounds.and_then(|b| b.least(!self.search.allow.reorder));
+        let mut ranked: Vec<(u64, usize)> =
+            bounds.into_iter().map(|b| least(b).unwrap_or(u64::MAX)).zip(others).collect();
+        ranked.retain(|&(_, at)| !self.is_hopeless(at));
+        ranked.sort_by_key(|&(bound, _)| bound);
+        ranked.into_iter().take(turns.on_host).map(|(_, at)| at).collect()
     }
 
     /// Plans candidates one after another with some effort: the times of their steps in ns, with the

@@ -26,8 +26,9 @@ impl Starts<'_> {
     pub const NONE: Starts<'static> = Starts { first: &[], quick: &[], thorough: &[] };
 }
 
-/// Ops from which on [`Starts::thorough`] ones are not asked.
-const MANY: usize = 8192;
+/// Ops from which on planners that a search starts from look no further than for a first plan, and
+/// [`Starts::thorough`] ones are not asked.
+pub const MANY_OPS: usize = 8192;
 
 /// Ops up to which plans that fit are made of what all others answer. Beyond, plans to start from are made of
 /// what promises most, and others only where they may be faster than what the search found.
@@ -41,7 +42,7 @@ const TWICE: usize = 2;
 
 /// Takes the best of what the starts find and of a search of order, swaps and recomputation from there.
 pub fn plan(p: &Problem, request: &Request<'_>, starts: &Starts<'_>) -> Result<Found, NoPlan> {
-    let (few, many) = (p.ops.len() <= FEW, p.ops.len() >= MANY);
+    let (few, many) = (p.ops.len() <= FEW, p.ops.len() >= MANY_OPS);
     let mut c = Composition::new(p, request);
     let first = c.ask(starts.first);
     c.fit(first, CALLS);
@@ -102,7 +103,7 @@ impl<'a> Composition<'a> {
     /// Answers of planners; those without one are left out.
     fn ask<'b>(&mut self, planners: &[&'b Planner]) -> Vec<Answer<'b>> {
         // They need not look far where that takes long.
-        let effort = if self.p.ops.len() >= MANY { 0 } else { self.request.effort };
+        let effort = if self.p.ops.len() >= MANY_OPS { 0 } else { self.request.effort };
         let (p, brief) = (self.p, Request { effort, watch: &|_| {}, ..*self.request });
         let answers: Vec<_> =
             planners.par_iter().map(|&planner| (planner, (planner.plan)(p, &brief))).collect();

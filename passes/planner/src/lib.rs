@@ -32,7 +32,7 @@ mod widen;
 
 pub use access_sequence::{AccessSequence, Gap, Step, Touch};
 pub use decisions::{Action, Decisions, Formulation, Order, Place, Pose, Resident, Run};
-pub use default::{Starts, plan};
+pub use default::{MANY_OPS, Starts, plan};
 pub use error::{At, DecisionsError};
 pub use evaluate::{
     Evaluation, Schedule, evaluate, evaluate_by, evaluate_with, jobs_and_accesses, lay_out, load,

@@ -14,7 +14,7 @@ use std::collections::BTreeSet;
 
 use memc_ir::Bytes;
 use memc_planner::{
-    ALIGN, DecisionsError, Found, NoPlan, Planner, Problem, Request, Schedule, TensorId, evaluate,
+    ALIGN, DecisionsError, Found, MANY_OPS, NoPlan, Planner, Problem, Request, Schedule, TensorId, evaluate,
 };
 use rayon::prelude::*;
 
@@ -40,9 +40,6 @@ const RECOMPUTE: [f64; 4] = [0.0, 0.25, 1.0, 4.0];
 /// better.
 const TIGHTER: [u64; 2] = [92, 80];
 
-/// Ops from which on the least effort is few walks.
-const MANY: usize = 8192;
-
 /// Shares of the capacity that the choice of resident parameters may count on; the rest is for activations.
 const SHARES: [u64; 4] = [100, 85, 70, 50];
 
@@ -55,7 +52,7 @@ fn plan(p: &Problem, request: &Request<'_>) -> Result<Found, NoPlan> {
         return Err(NoPlan::Infeasible("belady finds nothing without swapping".into()));
     }
     // The least effort is few walks, where one takes long.
-    let few = request.effort == 0 && p.ops.len() >= MANY;
+    let few = request.effort == 0 && p.ops.len() >= MANY_OPS;
     let (shares, tighter) = if few { (&SHARES[..1], &[][..]) } else { (&SHARES[..], &TIGHTER[..]) };
     let mut residents: Vec<BTreeSet<TensorId>> =
         shares.iter().map(|share| residents(p, capacity / 100 * share)).collect();

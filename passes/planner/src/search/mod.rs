@@ -119,7 +119,7 @@ pub fn search(
 
 /// Time in ns of the step that a search would begin with, in the problem's order and without a layout; none
 /// where its choices do not fit. Takes a small part of a search's time.
-pub fn promise(p: &Problem, request: &Request<'_>) -> Option<u64> {
+pub fn glance(p: &Problem, request: &Request<'_>) -> Option<u64> {
     let floor = p.compute_ns();
     let common = Common { p, request, floor, limits: Limits::effort(0, 0), planned: true, precedence: None };
     memetic::glance(&common).into_iter().min()
