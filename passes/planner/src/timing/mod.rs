@@ -62,6 +62,9 @@ pub struct Timing {
     late_need: Vec<(StepPos, u64, GapIx)>,
 }
 
+/// Denominator of rates of copies.
+const UNIT: u64 = 1024;
+
 /// Durations of the copies of every gap.
 #[derive(Clone, Debug, Default)]
 pub struct Copies {
@@ -73,6 +76,8 @@ pub struct Copies {
     pub order: Vec<GapIx>,
     /// For every gap, its place in the order.
     rank: Arena<GapIx, usize>,
+    /// Rate of copies while they run in both directions, in [`UNIT`]s of that alone.
+    duplex: u64,
 }
 
 impl Copies {
@@ -84,11 +89,13 @@ impl Copies {
         for (place, &g) in order.iter().enumerate() {
             rank[g] = place;
         }
+        let (both, alone) = p.device.duplex_rate();
         Copies {
             out: gaps.values().map(|g| p.device.d2h_ns(p.tensors[g.tensor].size)).collect(),
             back: gaps.values().map(|g| p.device.h2d_ns(p.tensors[g.tensor].size)).collect(),
             order,
             rank,
+            duplex: (u128::from(both) * u128::from(UNIT) / u128::from(alone.max(1))) as u64,
         }
     }
 }
@@ -102,7 +109,7 @@ impl Timing {
         // Two steps to forget the start; a third where the second still differs from the first.
         for walk in 0..3 {
             let before = clock.compute;
-            self.walk(s, &mut clock);
+            self.walk(s, copies, &mut clock);
             let step = clock.compute - before;
             let same = walk > 0 && step == self.step_ns;
             self.step_ns = step;
@@ -209,7 +216,7 @@ impl Timing {
         self.leaves[k].gap
     }
 
-    fn walk(&mut self, s: &Genotype, clock: &mut Clock) {
+    fn walk(&mut self, s: &Genotype, copies: &Copies, clock: &mut Clock) {
         for (position, time, gap) in self.late_room.drain(..) {
             self.cells[position].make_room(time, gap);
         }
@@ -227,6 +234,7 @@ impl Timing {
             back_cause: &mut self.back_cause,
             late_room: &mut self.late_room,
             late_need: &mut self.late_need,
+            duplex: copies.duplex,
         };
         let results = self.start.values_mut().zip(self.end.values_mut()).zip(self.cause.values_mut());
         let steps = s.sequence.ns.iter().zip(s.sequence.output_ns.values());

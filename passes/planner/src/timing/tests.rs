@@ -2,6 +2,7 @@
 
 use memc_ir::{Arena, Id};
 
+use super::walk::beside;
 use super::{Cause, Copies, Timing};
 use crate::access_sequence::{AccessSequence, Step};
 use crate::genotype::{Genotype, Swap};
@@ -106,7 +107,7 @@ impl Plain {
         let n = s.sequence.steps.len() as i32;
         let start = self.compute.max(self.d2h);
         let cause = if self.d2h > self.compute { Cause::Out(self.last.0) } else { Cause::Compute };
-        self.d2h = start + copies.out[g];
+        self.d2h = beside(start, copies.out[g], &mut self.h2d, copies.duplex);
         self.last.0 = g;
         self.outs[g] = (start, self.d2h, cause);
         if let Some(swap) = s.swaps[g] {
@@ -126,7 +127,7 @@ impl Plain {
         if self.h2d > start {
             (start, cause) = (self.h2d, Cause::In(self.last.1));
         }
-        self.h2d = start + copies.back[g];
+        self.h2d = beside(start, copies.back[g], &mut self.d2h, copies.duplex);
         self.last.1 = g;
         self.backs[g] = (start, self.h2d, cause);
         let (step, at) = if to >= n { (usize::from(back < n), to - n) } else { (0, to) };

@@ -2,7 +2,7 @@
 
 use memc_ir::{Arena, ids};
 
-use super::Cause;
+use super::{Cause, UNIT};
 use crate::ids::{GapIx, StepPos};
 
 ids! {
@@ -96,6 +96,17 @@ pub(super) struct Walk<'a> {
     pub(super) back_cause: &'a mut Arena<GapIx, Cause>,
     pub(super) late_room: &'a mut Vec<(StepPos, u64, GapIx)>,
     pub(super) late_need: &'a mut Vec<(StepPos, u64, GapIx)>,
+    /// See [`super::Copies`].
+    pub(super) duplex: u64,
+}
+
+/// End of a copy of `ns` from `start` on beside copies in the other direction, which end later by what they
+/// lose.
+pub(super) fn beside(start: u64, ns: u64, other_end: &mut u64, rate: u64) -> u64 {
+    let both = other_end.saturating_sub(start).min(ns.saturating_mul(UNIT) / rate.max(1));
+    let lost = both - both.saturating_mul(rate) / UNIT;
+    *other_end += lost;
+    start + ns + lost
 }
 
 impl Walk<'_> {
@@ -128,7 +139,7 @@ impl Walk<'_> {
             let gap = leave.gap;
             let start = c.compute.max(c.d2h);
             self.out_cause[gap] = if c.d2h > c.compute { Cause::Out(c.last_out) } else { Cause::Compute };
-            c.d2h = start + leave.ns;
+            c.d2h = beside(start, leave.ns, &mut c.h2d, self.duplex);
             c.last_out = gap;
             leave.done = c.d2h;
             self.out[gap] = (start - c.base, c.d2h - c.base);
@@ -163,7 +174,7 @@ impl Walk<'_> {
             if c.h2d > start {
                 (start, cause) = (c.h2d, Cause::In(c.last_in));
             }
-            c.h2d = start + ns;
+            c.h2d = beside(start, ns, &mut c.d2h, self.duplex);
             c.last_in = gap;
             self.back[gap] = (start - c.base, c.h2d - c.base);
             self.back_cause[gap] = cause;
