@@ -73,7 +73,7 @@ def recompute(args):
     for network, batch, options in RECOMPUTE:
         for device in args.devices:
             for share in (0.5, 0.4, 0.3):
-                for planner in ("memc", "dtr", "checkpoint"):
+                for planner in ("memc", "dtr", "checkpoint-sqrt"):
                     yield {"planner": planner} | cell(network, batch, device, options, share, "--no-swap", "--planner", planner)
 
 
