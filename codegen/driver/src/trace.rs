@@ -45,6 +45,9 @@ impl Steps {
         for (index, command) in plan.body.iter().enumerate() {
             let queue = command.queue.index();
             let (ns, slowdown) = match &command.action {
+                Action::Launch { kernel, .. } if command.queue == Queue::CPU => {
+                    (plan.kernels.get(at(*kernel)).map_or(0, |k| modelled_on_host(k, profile)), 0)
+                }
                 Action::Launch { kernel, .. } => kernels.get(at(*kernel)).copied().unwrap_or_default(),
                 Action::Copy { src, dst } => match (src.space, dst.space) {
                     (Space::Dev, Space::Host) => (profile.d2h_ns(src.bytes).unwrap_or(0), 0),
@@ -144,6 +147,13 @@ fn last_records(plan: &Plan) -> Vec<Option<CommandIx>> {
         }
     }
     recorded
+}
+
+/// Modelled time in ns of a kernel that runs on the host.
+fn modelled_on_host(kernel: &Kernel, profile: &DeviceProfile) -> u64 {
+    let operands: Vec<&TensorType> = kernel.operands.iter().collect();
+    let results: Vec<&TensorType> = kernel.results.iter().collect();
+    profile.host_ns(&kernel.op, &operands, &results).unwrap_or(0)
 }
 
 /// Modelled time of a kernel in ns, and its slowdown beside copies.
