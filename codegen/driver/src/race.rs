@@ -15,7 +15,7 @@ use rayon::prelude::*;
 
 use crate::candidate::Candidate;
 use crate::error::Error;
-use crate::instance::{Bounds, Instance};
+use crate::instance::Instance;
 use crate::machine::{now, since};
 use crate::plan::{Outcome, Search, Solved};
 use crate::watch::{Event, Found, Generation, Hold, Watch};
@@ -30,7 +30,7 @@ const CLOSE: u64 = 200;
 const FINALISTS: usize = 2;
 
 /// Ops of all candidates that are planned together, at most: of larger steps fewer are planned.
-const OPS: usize = 40_000;
+const OPS: usize = 16_000;
 
 /// Ops may run on the host where the step is longer than the ideal one by this part.
 const WORTH_HOST: u64 = 20;
@@ -65,7 +65,7 @@ impl Turns {
     fn of(ops: usize) -> Turns {
         let all = (OPS / ops.max(1)).max(3);
         let finalists = FINALISTS.min(all / 4).max(1);
-        let on_host = MOST_ON_HOST.min((all - finalists) / 2);
+        let on_host = MOST_ON_HOST.min((all - finalists).div_ceil(2));
         Turns { first: all - finalists - on_host, on_host, finalists }
     }
 }
@@ -213,33 +213,25 @@ impl Race<'_> {
             && self.step_ns() > ideal + ideal / WORTH_HOST
     }
 
-    /// Candidates with other ops on the host that are worth a plan: of the formulation whose plan is the best
-    /// so far those whose bounds are the least.
+    /// Candidates with other ops on the host that are worth a plan: those whose searches would begin with the
+    /// shortest steps.
     fn on_host(&self, turns: &Turns) -> Vec<usize> {
         if !self.is_worth_host() {
             return Vec::new();
         }
         let mut others = self.others.clone();
-        if let Some(best) = &self.best {
+        let mut most = u64::MAX;
+        if let (true, Some(best)) = (turns.is_single(), &self.best) {
+            // Here every search takes long, and to pose many candidates does.
             let formulation = self.candidates()[best.at].pose.formulation;
             others.retain(|&at| self.candidates()[at].pose.formulation == formulation);
-        }
-        // Neighbours are shares of the states that hardly differ.
-        let apart = (others.len() / (2 * turns.on_host)).max(1);
-        let mut others: Vec<usize> = others.into_iter().step_by(apart).collect();
-        if let (true, Some(best)) = (turns.is_single(), &self.best) {
-            // A search takes long here.
             let than = self.glances(&[best.at]).first().map_or(0, |glance| glance.0);
-            let glances = self.glances(&others).into_iter();
-            others = glances.filter(|g| g.0 <= than - than / LESS_BY_HOST).map(|g| g.1).collect();
+            most = than - than / LESS_BY_HOST;
         }
-        let bounds = self.instance.bound_all(&others, self.budget, self.search.allow);
-        let least = |bounds: Option<Bounds>| bounds.and_then(|b| b.least(!self.search.allow.reorder));
-        let mut ranked: Vec<(u64, usize)> =
-            bounds.into_iter().map(|b| least(b).unwrap_or(u64::MAX)).zip(others).collect();
-        ranked.retain(|&(_, at)| !self.is_hopeless(at));
-        ranked.sort_by_key(|&(bound, _)| bound);
-        ranked.into_iter().take(turns.on_host).map(|(_, at)| at).collect()
+        let mut glances = self.glances(&others);
+        glances.retain(|glance| glance.0 <= most);
+        let open = glances.into_iter().map(|glance| glance.1).filter(|&at| !self.is_hopeless(at));
+        open.take(turns.on_host).collect()
     }
 
     /// Plans candidates one after another with some effort: the times of their steps in ns, with the

@@ -75,7 +75,7 @@ fn report(path: &str) -> Result<serde_json::Value, Failure> {
     let kept = evaluate(&p, Decisions::keep_all(&p))?.evaluation.load_bytes;
     let capacity = (kept / 2).min(p.device.memory_bytes);
     let s = genotype(&p, capacity);
-    let (copies, outs) = (Copies::new(&p, &s.sequence.gaps), s.copies_out(&p));
+    let (copies, outs) = (Copies::new(&p, &s.sequence), s.copies_out(&p));
     let moved =
         outs.values().filter(|&&at| at >= 0).count() + s.swaps.ids().filter(|&g| s.copies_in(g)).count();
     let events = (p.ops.len() + moved) as f64;

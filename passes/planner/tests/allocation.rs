@@ -46,7 +46,7 @@ fn evaluations_of_schemes_over_one_sequence_do_not_allocate() {
         for (gap, swap) in kept.sequence.gaps.values().zip(swapped.swaps.values_mut()) {
             *swap = Some(Swap::longest(gap, p.ops.len()));
         }
-        let copies = Copies::new(p, &kept.sequence.gaps);
+        let copies = Copies::new(p, &kept.sequence);
         let (few, all) = (kept.copies_out(p), swapped.copies_out(p));
         let mut timing = Timing::default();
         timing.evaluate(&kept, &copies, &few);

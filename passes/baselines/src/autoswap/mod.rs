@@ -109,7 +109,7 @@ impl<'a> Search<'a> {
             p,
             capacity: request.capacity,
             swap: request.allow.on(&p.device).swap,
-            copies: Copies::new(p, &keep.sequence.gaps),
+            copies: Copies::new(p, &keep.sequence),
             timing: Timing::default(),
             ideal_ns: keep.sequence.compute_ns(),
             keep,

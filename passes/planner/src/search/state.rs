@@ -112,7 +112,7 @@ impl<'a> State<'a> {
         headroom: Headroom<OpPos>,
         may: Permissions,
     ) -> State<'a> {
-        let copies = Copies::new(p, &sequence.gaps);
+        let copies = Copies::new(p, &sequence);
         let n = sequence.steps.len();
         let swap = may.allow.on(&p.device).swap;
         let may_swap = |g: &Gap| swap && p.handling(g.tensor).swaps();

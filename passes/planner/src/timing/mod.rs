@@ -1,23 +1,25 @@
 //! Time of a genotype: a recurrence over its steps and copies that allocates nothing once it has seen
 //! the sequence.
 //!
-//! The same three streams as the discrete-event model, with two simplifications that make it fast, and never
+//! The same four streams as the discrete-event model, with two simplifications that make it fast, and never
 //! optimistic where copies slow nothing: a step, and a copy to the device, waits for every release before it,
 //! whether or not it takes those bytes; and copies slow neither each other nor a step.
 //!
 //! The step is walked until its time repeats, at most three times; one walk is enough when it leaves no copy
 //! behind that the next step could notice.
 
+mod host;
 #[cfg(test)]
 mod tests;
 mod walk;
 
 use memc_ir::Arena;
 
-use crate::access_sequence::Gap;
+use crate::access_sequence::{AccessSequence, Gap};
 use crate::genotype::Genotype;
 use crate::ids::{GapIx, StepPos};
 use crate::problem::Problem;
+use host::{HostOps, HostQueue};
 use walk::{Cell, Clock, EMPTY, Leave, LeaveIx, NO_LEAVE, NO_STEP, Return, ReturnIx, Walk};
 
 /// Reason that a step did not begin earlier.
@@ -57,6 +59,7 @@ pub struct Timing {
     /// The copies of the genotype, the last issued first.
     leaves: Arena<LeaveIx, Leave>,
     returns: Arena<ReturnIx, Return>,
+    host: HostQueue,
     /// Waits that the next step inherits at positions that this one has yet to pass: position, time, gap.
     late_room: Vec<(StepPos, u64, GapIx)>,
     late_need: Vec<(StepPos, u64, GapIx)>,
@@ -78,11 +81,13 @@ pub struct Copies {
     rank: Arena<GapIx, usize>,
     /// Rate of copies while they run in both directions, in [`UNIT`]s of that alone.
     duplex: u64,
+    host: HostOps,
 }
 
 impl Copies {
     /// Of a sequence's gaps.
-    pub fn new(p: &Problem, gaps: &Arena<GapIx, Gap>) -> Copies {
+    pub fn new(p: &Problem, sequence: &AccessSequence) -> Copies {
+        let gaps = &sequence.gaps;
         let mut order: Vec<GapIx> = gaps.ids().collect();
         order.sort_by_key(|&g| (gaps[g].to, g));
         let mut rank = Arena::filled(0, gaps.len());
@@ -96,6 +101,7 @@ impl Copies {
             order,
             rank,
             duplex: (u128::from(both) * u128::from(UNIT) / u128::from(alone.max(1))) as u64,
+            host: HostOps::new(p, sequence),
         }
     }
 }
@@ -105,11 +111,15 @@ impl Timing {
     pub fn evaluate(&mut self, s: &Genotype, copies: &Copies, outs: &Arena<GapIx, i32>) -> u64 {
         self.reset(s.sequence.steps.len(), s.swaps.len());
         self.queue(s, copies, outs);
+        self.host.reset(&copies.host);
         let mut clock = Clock { last_out: self.last_out(), ..Clock::default() };
         // Two steps to forget the start; a third where the second still differs from the first.
         for walk in 0..3 {
             let before = clock.compute;
-            self.walk(s, copies, &mut clock);
+            match copies.host.is_empty() {
+                true => self.walk::<false>(s, copies, &mut clock),
+                false => self.walk::<true>(s, copies, &mut clock),
+            }
             let step = clock.compute - before;
             let same = walk > 0 && step == self.step_ns;
             self.step_ns = step;
@@ -216,7 +226,7 @@ impl Timing {
         self.leaves[k].gap
     }
 
-    fn walk(&mut self, s: &Genotype, copies: &Copies, clock: &mut Clock) {
+    fn walk<const HOST: bool>(&mut self, s: &Genotype, copies: &Copies, clock: &mut Clock) {
         for (position, time, gap) in self.late_room.drain(..) {
             self.cells[position].make_room(time, gap);
         }
@@ -235,15 +245,18 @@ impl Timing {
             late_room: &mut self.late_room,
             late_need: &mut self.late_need,
             duplex: copies.duplex,
+            host_ops: &copies.host,
+            host: &mut self.host,
         };
+        walk.host.begin(&copies.host);
         let results = self.start.values_mut().zip(self.end.values_mut()).zip(self.cause.values_mut());
         let steps = s.sequence.ns.iter().zip(s.sequence.output_ns.values());
         for (((start, end), cause), ((i, &ns), &output)) in results.zip(steps) {
-            walk.leave(i);
-            (*start, *end, *cause) = walk.step(i, ns, output);
+            walk.leave::<HOST>(i);
+            (*start, *end, *cause) = walk.step::<HOST>(i, ns, output);
         }
         // Releases at the end hold up the next step, which takes the bytes.
-        walk.leave(s.sequence.steps.next_id());
+        walk.leave::<HOST>(s.sequence.steps.next_id());
         *clock = walk.c;
     }
 }

@@ -180,7 +180,7 @@ fn the_fast_recurrence_is_the_plain_one() {
         let Some(sample) = sample(&mut draw, 30) else { continue };
         let p = &sample.problem;
         let s = genotype(p, &mut draw);
-        let copies = Copies::new(p, &s.sequence.gaps);
+        let copies = Copies::new(p, &s.sequence);
         let genotypes = [s.clone(), Genotype::keep_all(s.sequence.clone()), s];
         for s in genotypes {
             let outs = s.copies_out(p);

@@ -2,6 +2,7 @@
 
 use memc_ir::{Arena, ids};
 
+use super::host::{HostOps, HostQueue};
 use super::{Cause, UNIT};
 use crate::ids::{GapIx, StepPos};
 
@@ -98,6 +99,8 @@ pub(super) struct Walk<'a> {
     pub(super) late_need: &'a mut Vec<(StepPos, u64, GapIx)>,
     /// See [`super::Copies`].
     pub(super) duplex: u64,
+    pub(super) host_ops: &'a HostOps,
+    pub(super) host: &'a mut HostQueue,
 }
 
 /// End of a copy of `ns` from `start` on beside copies in the other direction, which end later by what they
@@ -111,9 +114,16 @@ pub(super) fn beside(start: u64, ns: u64, other_end: &mut u64, rate: u64) -> u64
 
 impl Walk<'_> {
     /// Runs a step: its start and end from the beginning of all steps, and what it waited for.
-    pub(super) fn step(&mut self, i: StepPos, ns: u64, output_ns: u64) -> (u64, u64, Cause) {
+    ///
+    /// `HOST`: whether ops run on the host.
+    pub(super) fn step<const HOST: bool>(
+        &mut self,
+        i: StepPos,
+        ns: u64,
+        output_ns: u64,
+    ) -> (u64, u64, Cause) {
         if self.cells[i].back != NO_RETURN {
-            self.bring_back(i);
+            self.bring_back::<HOST>(i);
         }
         let (cell, c) = (&mut self.cells[i], &mut self.c);
         let (mut start, mut cause) = (c.compute, Cause::Compute);
@@ -128,11 +138,15 @@ impl Walk<'_> {
         if output_ns > 0 {
             c.d2h = c.d2h.max(c.compute) + output_ns;
         }
+        if HOST {
+            let done = if output_ns > 0 { c.d2h } else { c.compute };
+            self.host.step_ends(self.host_ops, i, done, &mut c.host);
+        }
         (start - c.base, c.compute - c.base, cause)
     }
 
     /// Issues the copies to the host of a position, and gives up what is to be given up there.
-    pub(super) fn leave(&mut self, i: StepPos) {
+    pub(super) fn leave<const HOST: bool>(&mut self, i: StepPos) {
         let c = &mut self.c;
         let mut k = self.cells[i].leave;
         while let Some(leave) = self.leaves.get_mut(k) {
@@ -143,6 +157,11 @@ impl Walk<'_> {
             c.last_out = gap;
             leave.done = c.d2h;
             self.out[gap] = (start - c.base, c.d2h - c.base);
+            if HOST {
+                for h in self.host_ops.awaiting(gap) {
+                    self.host.ends(self.host_ops, h, c.d2h, &mut c.host);
+                }
+            }
             k = leave.next;
             // The position of the next step is behind, unless the copy is made early.
             if leave.ahead && leave.cell >= i {
@@ -159,7 +178,7 @@ impl Walk<'_> {
     }
 
     /// Issues the copies to the device of a position.
-    fn bring_back(&mut self, i: StepPos) {
+    fn bring_back<const HOST: bool>(&mut self, i: StepPos) {
         let c = &mut self.c;
         let mut k = self.cells[i].back;
         while let Some(&Return { ns, gap, next, cell, after, ahead }) = self.returns.get(k) {
@@ -173,6 +192,10 @@ impl Walk<'_> {
             }
             if c.h2d > start {
                 (start, cause) = (c.h2d, Cause::In(c.last_in));
+            }
+            if HOST {
+                // The host wrote it in the step before.
+                start = self.host_ops.writer(gap).map_or(start, |h| start.max(self.host.done(h)));
             }
             c.h2d = beside(start, ns, &mut c.d2h, self.duplex);
             c.last_in = gap;
@@ -196,6 +219,7 @@ pub(super) struct Clock {
     pub(super) compute: u64,
     pub(super) d2h: u64,
     pub(super) h2d: u64,
+    pub(super) host: u64,
     pub(super) room: u64,
     pub(super) room_gap: GapIx,
     pub(super) last_out: GapIx,
@@ -205,6 +229,6 @@ pub(super) struct Clock {
 impl Clock {
     /// Whether the next step cannot notice this one's copies: it will be the same.
     pub(super) fn idle(&self) -> bool {
-        self.d2h.max(self.h2d).max(self.room) <= self.compute
+        self.d2h.max(self.h2d).max(self.host).max(self.room) <= self.compute
     }
 }

@@ -91,7 +91,7 @@ fn figure_6_submodular_scores() {
 fn absences() {
     let p = step(12, &[("small", 4, &[0, 8]), ("large", 60, &[1, 5])]);
     let genotype = Genotype::keep_all(AccessSequence::of_order(&p, p.ops.ids()));
-    let (load, copies) = (Load::new(&genotype), Copies::new(&p, &genotype.sequence.gaps));
+    let (load, copies) = (Load::new(&genotype), Copies::new(&p, &genotype.sequence));
     let gap = |g: GapIx| (&genotype.sequence.gaps[g], copies.out[g] + copies.back[g]);
     let ((small, small_ns), (large, large_ns)) = (gap(GapIx(0)), gap(GapIx(1)));
     assert_eq!(doa(&load, small, small_ns), 70e6 - 8e6);
@@ -121,7 +121,7 @@ fn figure_7_schedule() {
     for g in Ids::first(3) {
         genotype.swaps[g] = Some(Swap::longest(&genotype.sequence.gaps[g], 10));
     }
-    let copies = Copies::new(&p, &genotype.sequence.gaps);
+    let copies = Copies::new(&p, &genotype.sequence);
     let outs = genotype.copies_out(&p);
     let ms = |t: Option<(u64, u64)>| t.map(|(a, b)| (a / 1_000_000, b / 1_000_000));
     let mut free = genotype.clone();
