@@ -45,10 +45,11 @@ impl Steps {
         for (index, command) in plan.body.iter().enumerate() {
             let queue = command.queue.index();
             let (ns, slowdown) = match &command.action {
-                Action::Launch { kernel, .. } if command.queue == Queue::CPU => {
-                    (plan.kernels.get(at(*kernel)).map_or(0, |k| modelled_on_host(k, profile)), 0)
+                Action::Launch { kernel, .. } => {
+                    let times = kernels.get(at(*kernel)).copied().unwrap_or_default();
+                    let on_host = command.queue == Queue::CPU;
+                    if on_host { (times.host_ns, 0) } else { (times.ns, times.slowdown) }
                 }
-                Action::Launch { kernel, .. } => kernels.get(at(*kernel)).copied().unwrap_or_default(),
                 Action::Copy { src, dst } => match (src.space, dst.space) {
                     (Space::Dev, Space::Host) => (profile.d2h_ns(src.bytes).unwrap_or(0), 0),
                     (Space::Host, Space::Dev) => (profile.h2d_ns(src.bytes).unwrap_or(0), 0),
@@ -149,20 +150,27 @@ fn last_records(plan: &Plan) -> Vec<Option<CommandIx>> {
     recorded
 }
 
-/// Modelled time in ns of a kernel that runs on the host.
-fn modelled_on_host(kernel: &Kernel, profile: &DeviceProfile) -> u64 {
-    let operands: Vec<&TensorType> = kernel.operands.iter().collect();
-    let results: Vec<&TensorType> = kernel.results.iter().collect();
-    profile.host_ns(&kernel.op, &operands, &results).unwrap_or(0)
+/// Modelled times of a kernel.
+#[derive(Clone, Copy, Default)]
+struct Times {
+    /// On the device, in ns.
+    ns: u64,
+    /// Slowdown there beside copies.
+    slowdown: u32,
+    /// On the host, in ns; 0 where it cannot run there.
+    host_ns: u64,
 }
 
-/// Modelled time of a kernel in ns, and its slowdown beside copies.
-fn modelled(kernel: &Kernel, profile: &DeviceProfile) -> Result<(u64, u32), Error> {
+fn modelled(kernel: &Kernel, profile: &DeviceProfile) -> Result<Times, Error> {
     let operands: Vec<&TensorType> = kernel.operands.iter().collect();
     let results: Vec<&TensorType> = kernel.results.iter().collect();
     if kernel.op.infer(&operands).map_err(|e| Error::Plan(e.to_string()))? != kernel.results {
         let text = format!("kernel `{}` has other results than its op", kernel.op.mnemonic());
         return Err(Error::Plan(text));
     }
-    Ok((profile.op_ns(&kernel.op, &operands, &results), profile.slowdown(&kernel.op, &operands, &results)))
+    Ok(Times {
+        ns: profile.op_ns(&kernel.op, &operands, &results),
+        slowdown: profile.slowdown(&kernel.op, &operands, &results),
+        host_ns: profile.host_ns(&kernel.op, &operands, &results).unwrap_or(0),
+    })
 }

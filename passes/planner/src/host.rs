@@ -127,20 +127,14 @@ impl Problem {
         }
         for &at in ops {
             let op = &self.ops[at];
-            let mut after: BTreeSet<OpPos> =
-                op.after.iter().filter_map(|before| position.get(before).copied()).collect();
-            for &t in &op.writes {
-                after.extend(&p.tensors[t].touches);
-            }
-            for &t in op.reads.iter().filter(|t| !op.writes.contains(t)) {
-                // A tensor that other ops make is sent by the last of them.
-                if let Some(&maker) = p.tensors[t].writes.last() {
-                    after.insert(maker);
-                    if !p.ops[maker].sends.contains(&t) {
-                        p.ops[maker].sends.push(t);
-                    }
+            // A tensor that other ops make is sent by the last of them.
+            for (maker, t) in self.makers(at).filter_map(|(maker, t)| Some((*position.get(&maker)?, t))) {
+                if !p.ops[maker].sends.contains(&t) {
+                    p.ops[maker].sends.push(t);
                 }
             }
+            let after: BTreeSet<OpPos> =
+                self.awaited(at).filter_map(|before| position.get(&before).copied()).collect();
             p.host_ops.push(HostOp {
                 name: op.name.clone(),
                 label: op.label.clone(),
@@ -151,6 +145,20 @@ impl Problem {
             });
         }
         Ok(Placed { problem: p, positions })
+    }
+
+    /// For all that an op reads and does not write, the op that makes it last.
+    fn makers(&self, at: OpPos) -> impl Iterator<Item = (OpPos, TensorId)> {
+        let op = &self.ops[at];
+        let read = op.reads.iter().filter(|t| !op.writes.contains(t));
+        read.filter_map(|&t| Some((*self.tensors[t].writes.last()?, t)))
+    }
+
+    /// The ops that an op on the host comes after, and it.
+    fn awaited(&self, at: OpPos) -> impl Iterator<Item = OpPos> {
+        let op = &self.ops[at];
+        let touches = op.writes.iter().flat_map(|&t| &self.tensors[t].touches).copied();
+        op.after.iter().copied().chain(touches).chain(self.makers(at).map(|(maker, _)| maker))
     }
 
     /// The ops that are not on the host in the order in which they run: as before, but what ops on the host
@@ -166,21 +174,15 @@ impl Problem {
                 free.insert(at);
             }
         }
-        let makers = |h: OpPos| {
-            let read = self.ops[h].reads.iter().filter(move |t| !self.ops[h].writes.contains(t));
-            read.filter_map(|&t| self.tensors[t].writes.last().copied())
-        };
-        let mut moved: BTreeSet<OpPos> =
-            host.iter().flat_map(|&h| makers(h)).filter(|at| free.contains(at)).collect();
-        for at in self.ops.ids().collect::<Vec<_>>().into_iter().rev() {
+        let read = host.iter().flat_map(|&h| self.makers(h)).map(|(maker, _)| maker);
+        let mut moved: BTreeSet<OpPos> = read.filter(|at| free.contains(at)).collect();
+        for (at, _) in self.ops.iter().rev() {
             if moved.contains(&at) {
                 moved.extend(&before[at]);
             }
         }
-        let ready = |&h: &OpPos| {
-            let touches = self.ops[h].writes.iter().flat_map(|&t| &self.tensors[t].touches).copied();
-            touches.chain(makers(h)).filter(|at| !host.contains(at) && !moved.contains(at)).max()
-        };
+        let others = |at: &OpPos| !host.contains(at) && !moved.contains(at);
+        let ready = |&h: &OpPos| self.awaited(h).filter(others).max();
         let first = host.iter().filter_map(ready).min();
         let late = |at: &OpPos| moved.contains(at) && first.is_some_and(|first| *at > first);
         let mut out = Arena::with_capacity(self.ops.len());

@@ -51,11 +51,15 @@ impl Device {
     pub fn d2h_ns(&self, bytes: u64) -> u64 {
         self.copy_latency_ns.saturating_add(copy_ns(bytes, self.d2h_bytes_per_s))
     }
-    /// Speed of copies while both directions run, as a fraction of at most 1.
-    pub fn duplex_rate(&self) -> (u64, u64) {
+    /// Speed of copies while both directions run, from 1 to the undisturbed one of [`SLOWDOWN_UNIT`].
+    pub fn duplex_rate(&self) -> u64 {
+        let unit = u64::from(SLOWDOWN_UNIT);
         let sum = self.h2d_bytes_per_s.saturating_add(self.d2h_bytes_per_s);
         let both = self.duplex_bytes_per_s;
-        if both == 0 || both >= sum { (1, 1) } else { (both, sum) }
+        if both == 0 || both >= sum {
+            return unit;
+        }
+        (u128::from(both) * u128::from(unit) / u128::from(sum)).max(1) as u64
     }
 }
 

@@ -150,8 +150,6 @@ impl<'a> Sim<'a> {
         for (i, job) in jobs.iter() {
             queues[job.stream as usize].jobs.push(i);
         }
-        let (num, den) = device.duplex_rate();
-        let slow = (u128::from(num) * u128::from(UNIT) / u128::from(den.max(1))).max(1) as u64;
         Sim {
             jobs,
             waits,
@@ -160,7 +158,7 @@ impl<'a> Sim<'a> {
             gates: jobs.values().filter(|j| j.gate).count() as u32,
             gates_done: 0,
             issued: 0,
-            slow,
+            slow: device.duplex_rate(),
             spans: Arena::filled(Span::default(), jobs.len()),
             now: 0,
         }

@@ -9,7 +9,7 @@ use memc_ir::Id;
 
 use super::{Allow, Infeasible};
 use crate::ids::{OpPos, TensorId};
-use crate::problem::{ALIGN, Problem, TensorKind};
+use crate::problem::{ALIGN, Problem, SLOWDOWN_UNIT, TensorKind};
 
 /// End of a leg.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -90,7 +90,7 @@ pub(super) struct Frame {
 }
 
 /// Denominator of [`Frame::coupling`], and of the rates of the event simulation.
-pub(super) const UNIT: u64 = 1024;
+pub(super) const UNIT: u64 = SLOWDOWN_UNIT as u64;
 
 impl Frame {
     /// The relaxation of a problem in its own order. Fails where what has to be on the device does not fit.
@@ -140,8 +140,7 @@ impl Frame {
 /// While both copy engines run, each does `rate` of its work: a nanosecond does no more than
 /// `in + out * (1 - rate) / rate <= 1`, and the same the other way round.
 pub(super) fn coupling(p: &Problem) -> u64 {
-    let (num, den) = p.device.duplex_rate();
-    let rate = (u128::from(num) * u128::from(UNIT) / u128::from(den.max(1))).max(1) as u64;
+    let rate = p.device.duplex_rate();
     (UNIT * UNIT.saturating_sub(rate) / rate).min(UNIT)
 }
 

@@ -1,9 +1,10 @@
 //! Time of a genotype: a recurrence over its steps and copies that allocates nothing once it has seen
 //! the sequence.
 //!
-//! The same four streams as the discrete-event model, with two simplifications that make it fast, and never
-//! optimistic where copies slow nothing: a step, and a copy to the device, waits for every release before it,
-//! whether or not it takes those bytes; and copies slow neither each other nor a step.
+//! The same four streams as the discrete-event model, with three simplifications that make it fast. A step,
+//! and a copy to the device, waits for every release before it, whether or not it takes those bytes. Copies
+//! slow each other, but no step. An op on the host takes no time where an operand of it went to the host
+//! before its last copy there. Without the last two it is never optimistic.
 //!
 //! The step is walked until its time repeats, at most three times; one walk is enough when it leaves no copy
 //! behind that the next step could notice.
@@ -65,9 +66,6 @@ pub struct Timing {
     late_need: Vec<(StepPos, u64, GapIx)>,
 }
 
-/// Denominator of rates of copies.
-const UNIT: u64 = 1024;
-
 /// Durations of the copies of every gap.
 #[derive(Clone, Debug, Default)]
 pub struct Copies {
@@ -79,7 +77,7 @@ pub struct Copies {
     pub order: Vec<GapIx>,
     /// For every gap, its place in the order.
     rank: Arena<GapIx, usize>,
-    /// Rate of copies while they run in both directions, in [`UNIT`]s of that alone.
+    /// See [`Device::duplex_rate`](crate::Device::duplex_rate).
     duplex: u64,
     host: HostOps,
 }
@@ -94,13 +92,12 @@ impl Copies {
         for (place, &g) in order.iter().enumerate() {
             rank[g] = place;
         }
-        let (both, alone) = p.device.duplex_rate();
         Copies {
             out: gaps.values().map(|g| p.device.d2h_ns(p.tensors[g.tensor].size)).collect(),
             back: gaps.values().map(|g| p.device.h2d_ns(p.tensors[g.tensor].size)).collect(),
             order,
             rank,
-            duplex: (u128::from(both) * u128::from(UNIT) / u128::from(alone.max(1))) as u64,
+            duplex: p.device.duplex_rate(),
             host: HostOps::new(p, sequence),
         }
     }

@@ -2,9 +2,10 @@
 
 use memc_ir::{Arena, ids};
 
+use super::Cause;
 use super::host::{HostOps, HostQueue};
-use super::{Cause, UNIT};
 use crate::ids::{GapIx, StepPos};
+use crate::problem::SLOWDOWN_UNIT;
 
 ids! {
     /// A copy to the host.
@@ -102,6 +103,9 @@ pub(super) struct Walk<'a> {
     pub(super) host_ops: &'a HostOps,
     pub(super) host: &'a mut HostQueue,
 }
+
+/// Speed of copies that run in one direction alone.
+const UNIT: u64 = SLOWDOWN_UNIT as u64;
 
 /// End of a copy of `ns` from `start` on beside copies in the other direction, which end later by what they
 /// lose.
