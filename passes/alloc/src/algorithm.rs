@@ -21,6 +21,8 @@ pub enum Algorithm {
     /// between those of its neighbours in the graph of overlapping lives that have a place. The paper says
     /// nothing of equal sizes; here the order given decides.
     SmartPool,
+    /// The same in the lowest hole that is large enough, the paper's other method.
+    SmartPoolFirstFit,
     /// TensorFlow Lite's arena planner: buffers that live throughout first, then by size; the tightest gap.
     TfLite,
     /// The largest product of size and life first, in the lowest gap.
@@ -34,17 +36,18 @@ pub enum Algorithm {
     Peak,
     /// From the fullest instant outwards, the others at the upper end unless they live to the end.
     PeakTwoEnded,
-    /// Pools of equal power-of-two blocks, reused within a pool only (SwapAdvisor, section 4.3, without its
-    /// search).
+    /// Pools of equal blocks, of a power of two bytes, reused within a pool only. SwapAdvisor (section 2)
+    /// describes such pools of frameworks; the sizes of its own are searched.
     SizeClass,
 }
 
 impl Algorithm {
     /// Every algorithm.
-    pub const ALL: [Algorithm; 10] = [
+    pub const ALL: [Algorithm; 11] = [
         Algorithm::FirstFit,
         Algorithm::BestFit,
         Algorithm::SmartPool,
+        Algorithm::SmartPoolFirstFit,
         Algorithm::TfLite,
         Algorithm::Area,
         Algorithm::Lifetime,
@@ -60,6 +63,7 @@ impl Algorithm {
             Algorithm::FirstFit => "first-fit",
             Algorithm::BestFit => "best-fit",
             Algorithm::SmartPool => "smartpool",
+            Algorithm::SmartPoolFirstFit => "smartpool-first-fit",
             Algorithm::TfLite => "tflite",
             Algorithm::Area => "area",
             Algorithm::Lifetime => "lifetime",
@@ -90,6 +94,7 @@ pub(crate) fn allocate(c: &Compact, algorithm: Algorithm) -> Vec<u64> {
         Algorithm::FirstFit => in_order(c, &order(c, Order::Start), Fit::First),
         Algorithm::BestFit => in_order(c, &order(c, Order::Size), Fit::Best),
         Algorithm::SmartPool => in_order(c, &order(c, Order::SizeAsGiven), Fit::Best),
+        Algorithm::SmartPoolFirstFit => in_order(c, &order(c, Order::SizeAsGiven), Fit::First),
         Algorithm::TfLite => in_order(c, &order(c, Order::WholeLife), Fit::Best),
         Algorithm::Area => in_order(c, &order(c, Order::Area), Fit::First),
         Algorithm::Lifetime => in_order(c, &order(c, Order::Lifetime), Fit::First),

@@ -66,7 +66,7 @@ mod tests {
         };
         let (best, height) = offsets(Algorithm::SmartPool);
         assert_eq!((best, height), (vec![0, 40, 70, 90, 108, 90], 124));
-        let (first, height) = offsets(Algorithm::FirstFit);
+        let (first, height) = offsets(Algorithm::SmartPoolFirstFit);
         assert_eq!((first.last(), height), (Some(&40), 124), "the lowest hole");
     }
 
