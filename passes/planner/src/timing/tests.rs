@@ -1,13 +1,16 @@
 //! The fast recurrence against the same one written plainly.
 
+use std::collections::BTreeSet;
+
 use memc_ir::{Arena, Id};
 
 use super::walk::beside;
 use super::{Cause, Copies, Timing};
 use crate::access_sequence::{AccessSequence, Step};
+use crate::evaluate::evaluate;
 use crate::genotype::{Genotype, Swap};
-use crate::ids::{GapIx, StepPos};
-use crate::problem::Problem;
+use crate::ids::{GapIx, OpPos, StepPos, TensorId};
+use crate::problem::{Problem, TensorKind};
 use crate::sample::{Draw, Seed, sample};
 
 /// Start, end and cause.
@@ -199,4 +202,38 @@ fn the_fast_recurrence_is_the_plain_one() {
         }
     }
     assert!(evaluated > 1500 && stalled > 500, "{stalled} of {evaluated} wait for copies");
+}
+
+/// With ops on the host the recurrence is not faster than the event model, and seldom much slower.
+#[test]
+fn ops_on_the_host_take_as_long_as_in_the_event_model() {
+    let (mut evaluated, mut near, mut awaited) = (0, 0, 0);
+    for seed in 0..2000 {
+        let mut draw = Seed(seed);
+        let Some(mut sample) = sample(&mut draw, 20) else { continue };
+        let p = &mut sample.problem;
+        p.device.duplex_bytes_per_s = 0;
+        for op in p.ops.values_mut() {
+            op.host_ns = (!op.repeatable).then(|| (1 + draw.below(20)) * 1000);
+        }
+        // As of an update: it reads what ops make, and they read what it writes.
+        let update = |op: &OpPos| {
+            let op = &p.ops[*op];
+            let is_made = |t: &TensorId| p.tensors[*t].kind == TensorKind::Transient;
+            op.reads.iter().any(is_made) && op.writes.iter().all(|t| p.tensors[*t].touches.len() > 1)
+        };
+        let able: BTreeSet<OpPos> = p.host_candidates().into_iter().filter(update).collect();
+        if able.is_empty() || !p.device.can_swap() {
+            continue;
+        }
+        let p = p.with_host_ops(&able).expect("they can run there").problem;
+        let s = Genotype::keep_all(AccessSequence::of_order(&p, p.ops.ids()));
+        let step_ns = Timing::default().evaluate(&s, &Copies::new(&p, &s.sequence), &s.copies_out(&p));
+        let exact = evaluate(&p, s.decisions(&p)).expect("it can be carried out").evaluation.step_ns;
+        assert!(exact <= step_ns, "seed {seed}: {exact} {step_ns}");
+        evaluated += 1;
+        near += u32::from(step_ns <= exact + exact / 2);
+        awaited += u32::from(exact > p.compute_ns());
+    }
+    assert!(evaluated > 80 && awaited > 80 && near > 70, "{evaluated} {near} {awaited}");
 }
