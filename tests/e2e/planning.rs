@@ -67,6 +67,20 @@ fn compare_has_every_planner_the_fastest_first_and_says_why_some_have_no_plan() 
     assert!(text.contains("keep-all: no plan: "), "{text}");
 }
 
+/// From effort 3 on the default planner asks all others, so that none is faster.
+#[test]
+fn no_planner_is_faster_at_a_high_effort() {
+    let folder = tempfile::tempdir().unwrap();
+    let problem = chain(folder.path(), 8, LINK);
+    for budget in ["4M", "5M"] {
+        let rows = list(&memc_ok(&["compare", &problem, "--gpu-mem", budget, "--effort", "3", "--json"]));
+        let step = |row: &Value| row["step_ns"].as_u64();
+        let own = rows.iter().find(|row| row["planner"] == "memc").and_then(step).unwrap();
+        let others: Vec<u64> = rows.iter().filter_map(step).collect();
+        assert!(others.len() > 10 && others.iter().all(|&other| own <= other), "{own} {others:?}");
+    }
+}
+
 /// `compare` and `plan` give the same figures for a planner.
 #[test]
 fn compare_and_plan_agree() {

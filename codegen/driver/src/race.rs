@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant as Time};
 
 use memc_baselines::PLANNERS;
-use memc_planner::{Alive, MANY_OPS, NoPlan, Order, Progress, Request, Schedule, TensorKind};
+use memc_planner::{Alive, MANY_OPS, NoPlan, Order, Planner, Progress, Request, Schedule, TensorKind};
 use rayon::prelude::*;
 
 use crate::candidate::Candidate;
@@ -22,6 +22,9 @@ use crate::watch::{Event, Found, Generation, Hold, Watch};
 
 /// Effort from which on candidates are planned with less of it first.
 const HEATS: u32 = 2;
+
+/// Effort from which on every other planner is asked as well.
+const ALL_PLANNERS: u32 = 3;
 
 /// Candidates are planned with all effort whose steps were at most this part longer than the shortest.
 const CLOSE: u64 = 200;
@@ -107,7 +110,7 @@ pub(crate) fn race(
     if let Some(&first) = race.entered.first().filter(|_| many) {
         // A first plan: to prove the bound takes seconds.
         watch.event(Event::Stage("planning"));
-        race.plan(first, 0, (1, 1));
+        race.plan(first, search.planner, 0, (1, 1));
     }
     watch.event(Event::Stage("proving a bound"));
     let bound = || instance.least_bound(budget, search.allow, order, &first);
@@ -115,6 +118,7 @@ pub(crate) fn race(
     race.session.bound_ns.store(bound_ns, Ordering::Relaxed);
     watch.event(Event::Stage("planning"));
     race.run();
+    race.ask_others();
     race.finish()
 }
 
@@ -209,6 +213,7 @@ impl Race<'_> {
         let states = self.instance.given().numbers().tensors.values();
         let states: u64 = states.filter(|t| t.persistent() && !t.writes.is_empty()).map(|t| t.bytes).sum();
         self.is_default()
+            && self.search.allow.swap
             && states >= self.instance.capacity(self.budget) / MUCH
             && self.step_ns() > ideal + ideal / WORTH_HOST
     }
@@ -237,13 +242,29 @@ impl Race<'_> {
     /// Plans candidates one after another with some effort: the times of their steps in ns, with the
     /// candidates. `turns` says how many searches were before, of how many.
     fn heat(&mut self, candidates: &[usize], effort: u32, turns: (usize, usize)) -> Vec<(u64, usize)> {
-        let plan = |(i, &at): (usize, &usize)| Some((self.plan(at, effort, (turns.0 + i + 1, turns.1))?, at));
+        let plan = |(i, &at): (usize, &usize)| {
+            let step_ns = self.plan(at, self.search.planner, effort, (turns.0 + i + 1, turns.1))?;
+            Some((step_ns, at))
+        };
         candidates.iter().enumerate().filter_map(plan).collect()
+    }
+
+    /// Asks every other planner as the user would: none has a faster plan then.
+    fn ask_others(&mut self) {
+        if self.search.effort < ALL_PLANNERS || !self.is_default() {
+            return;
+        }
+        let open: Vec<usize> = self.entered.iter().copied().filter(|&at| !self.fits(at)).collect();
+        for planner in &PLANNERS[1..] {
+            for &at in &open {
+                self.plan(at, planner, self.search.effort, (1, 1));
+            }
+        }
     }
 
     /// Plans a candidate with some effort, unless no plan of it can be faster than one that is known; the
     /// step's time in ns. `turn` says which of how many searches it is.
-    fn plan(&mut self, at: usize, effort: u32, turn: (usize, usize)) -> Option<u64> {
+    fn plan(&mut self, at: usize, planner: &Planner, effort: u32, turn: (usize, usize)) -> Option<u64> {
         if self.is_over() || self.is_hopeless(at) {
             return None;
         }
@@ -260,7 +281,7 @@ impl Race<'_> {
         let answer = if self.fits(at) {
             Ok(beyond(candidate, search, &request))
         } else {
-            memc_planner::solve(candidate.numbers(), search.planner, &request)
+            memc_planner::solve(candidate.numbers(), planner, &request)
         };
         match answer {
             Ok((schedule, evaluations)) => {
