@@ -1,6 +1,6 @@
-"""Plans of training steps of transformers, of recomputation alone, and with ten seeds, as tables.
+"""Plans of training steps of transformers, of recomputation alone, with ten seeds, and at many budgets, as tables.
 
-Usage: python3 tests/bench/transformers.py [budgets|recompute|seeds] [--only NAMES] [--devices NAMES]
+Usage: python3 tests/bench/transformers.py [budgets|recompute|seeds|steps] [--only NAMES] [--devices NAMES]
                                             [--shares NUMBERS] [--effort N] [--no-host-ops] [--table]
 Needs: a release build of memc, nothing else. One JSON object a cell on stdout, or with --table the table.
 
@@ -13,6 +13,7 @@ there.
 import argparse
 import functools
 import json
+import math
 import subprocess
 import sys
 import tempfile
@@ -29,6 +30,7 @@ MOMENTUM = [*CE, "--optimizer", "momentum"]
 TRANSFORMERS = [("gpt2_small", 16, ADAMW), ("gpt2_medium", 8, ADAMW), ("gpt2_large", 4, ADAMW), ("gpt2_xl", 4, ADAMW),
                 ("bert_large", 32, SQUAD), ("vit_l_16", 64, ADAMW)]
 RECOMPUTE = [("gpt2_medium", 8, ADAMW), ("densenet121", 64, MOMENTUM), ("resnet50", 64, MOMENTUM), ("inception_v4", 32, MOMENTUM)]
+HEURISTICS = ["dtr", "checkpoint-sqrt"]
 SEEDS = [("resnet50", "v100-16g", 64, MOMENTUM, 0.4), ("bert_base", "v100-16g", 8, SQUAD, 0.4), ("vgg16", "gtx1080ti", 64, MOMENTUM, 0.5)]
 
 
@@ -72,9 +74,20 @@ def budgets(args):
 def recompute(args):
     for network, batch, options in RECOMPUTE:
         for device in args.devices:
-            for share in (0.5, 0.4, 0.3):
-                for planner in ("memc", "dtr", "checkpoint-sqrt"):
-                    yield {"planner": planner} | cell(network, batch, device, options, share, "--no-swap", "--planner", planner)
+            planned = lambda planner, share: {"planner": planner} | cell(network, batch, device, options, share, "--no-swap", "--planner", planner)
+            for share in (0.5, 0.4, 0.3, least_share(planned)):
+                for planner in ("memc", *HEURISTICS):
+                    yield planned(planner, share)
+
+
+def least_share(planned):
+    """The smallest share, in hundredths, within which a heuristic has a plan, between 0.05 and 1."""
+    low, high = 5, 100
+    while low < high:
+        middle = (low + high) // 2
+        fits = any(planned(planner, middle / 100)["step_over_ideal"] for planner in HEURISTICS)
+        low, high = (low, middle) if fits else (middle + 1, high)
+    return low / 100
 
 
 def seeds(args):
@@ -84,9 +97,18 @@ def seeds(args):
         yield rows[0] | {"best": min(steps), "worst": max(steps), "mean": sum(steps) / 10, "seconds": max(r["seconds"] for r in rows)}
 
 
+def steps(args):
+    for network, device, batch, options, _ in SEEDS:
+        rows = [cell(network, batch, device, options, percent / 100) for percent in range(30, 100, 5)]
+        over = [r["step_over_ideal"] or math.inf for r in rows]
+        rises = [(a / min(over[: i + 1]), rows[i]["share"]) for i, a in enumerate(over) if a < math.inf]
+        row = {"network": network, "batch": batch, "device": device} | {f"{r['share']:.2f}": r["step_over_ideal"] for r in rows}
+        yield row | {"worst_rise": max(rises)[0], "at": max(rises)[1], "seconds": max(r["seconds"] for r in rows)}
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", nargs="?", default="budgets", choices=["budgets", "recompute", "seeds"])
+    parser.add_argument("what", nargs="?", default="budgets", choices=["budgets", "recompute", "seeds", "steps"])
     parser.add_argument("--only", default="", help="networks, separated by commas")
     parser.add_argument("--devices", default="h100,a100-40g,rtx4090", type=lambda text: text.split(","))
     parser.add_argument("--shares", default="0.5,0.3", type=lambda text: [float(share) for share in text.split(",")])
@@ -98,7 +120,7 @@ def main():
     for table in (TRANSFORMERS, RECOMPUTE, SEEDS):
         table[:] = [row for row in table if not only or row[0] in only]
     header = None
-    for row in {"budgets": budgets, "recompute": recompute, "seeds": seeds}[args.what](args):
+    for row in {"budgets": budgets, "recompute": recompute, "seeds": seeds, "steps": steps}[args.what](args):
         if not args.table:
             print(json.dumps(row), flush=True)
             continue

@@ -44,6 +44,9 @@ pub struct Request<'a> {
     pub seed: u64,
     /// Search effort, 0 to 5.
     pub effort: u32,
+    /// Whether every child in a search with a population restarts from the first generation, for measuring
+    /// what crossover is worth.
+    pub restarts: bool,
     /// Says when to stop with the best found so far.
     pub stop: &'a (dyn Fn() -> bool + Sync),
     /// Told of plans that fit, as they are found; from several threads, and not always of better ones.
@@ -73,8 +76,16 @@ pub struct Alive {
 impl Request<'_> {
     /// Everything allowed, effort 2, never stopped.
     pub fn new(capacity: u64) -> Request<'static> {
-        let allow = Allow::ALL;
-        Request { capacity, allow, seed: 0, effort: 2, stop: &|| false, watch: &|_| {}, alive: &|_| {} }
+        Request {
+            capacity,
+            allow: Allow::ALL,
+            seed: 0,
+            effort: 2,
+            restarts: false,
+            stop: &|| false,
+            watch: &|_| {},
+            alive: &|_| {},
+        }
     }
 }
 

@@ -90,6 +90,7 @@ pub(super) fn evolve<'a>(
     let mut all = first(common, starts, known, &mut population.evaluations);
     tell(common, &all, population.evaluations);
     let groups = groups(common.p);
+    let founders = common.request.restarts.then(|| all.clone());
     let share = common.limits.work / (GENERATIONS * CHILDREN) as u64 * 3 / 2;
     for generation in 0..GENERATIONS as u64 {
         let found = population.run.as_ref().is_some_and(Run::done);
@@ -100,11 +101,13 @@ pub(super) fn evolve<'a>(
         let children: Vec<Result<(First<'a>, Run<'a>), DecisionsError>> = (0..CHILDREN as u64)
             .into_par_iter()
             .map(|i| {
-                let seed = common.request.seed ^ (1 + generation * CHILDREN as u64 + i).wrapping_mul(GOLDEN);
+                let nth = generation * CHILDREN as u64 + i;
+                let seed = common.request.seed ^ (1 + nth).wrapping_mul(GOLDEN);
                 let mut run = Run::new(common, Random(seed));
                 // The first children are improved parents.
-                let parent = (generation == 0).then_some(i as usize);
-                let First { state, duals, pooled, .. } = breed(&mut run, &all, &groups, parent);
+                let parent = (generation == 0 || founders.is_some()).then_some(nth as usize);
+                let parents = founders.as_ref().unwrap_or(&all);
+                let First { state, duals, pooled, .. } = breed(&mut run, parents, &groups, parent);
                 let (value, state) = run.lns(state, &duals, share)?;
                 Ok((First { value, state, duals, pooled }, run))
             })
