@@ -348,7 +348,11 @@ impl Race<'_> {
     fn is_hopeless(&self, at: usize) -> bool {
         let Some(best) = &self.best else { return false };
         let candidate = &self.candidates()[at];
-        let step_ns = self.step_ns();
+        let hosted = |at| self.others.contains(&at);
+        let mut step_ns = self.step_ns();
+        if hosted(at) && !hosted(best.at) {
+            step_ns -= step_ns / LESS_BY_HOST;
+        }
         if candidate.compute_ns() >= step_ns {
             return true;
         }

@@ -26,9 +26,11 @@ impl Starts<'_> {
     pub const NONE: Starts<'static> = Starts { first: &[], quick: &[], thorough: &[] };
 }
 
-/// Ops from which on planners that a search starts from look no further than for a first plan, and
-/// [`Starts::thorough`] ones are not asked.
+/// Ops from which on planners that a search starts from look no further than for a first plan.
 pub const MANY_OPS: usize = 8192;
+
+/// Ops from which on [`Starts::thorough`] planners are not asked.
+const LONG: usize = 2048;
 
 /// Ops up to which plans that fit are made of what all others answer. Beyond, plans to start from are made of
 /// what promises most, and others only where they may be faster than what the search found.
@@ -51,7 +53,7 @@ pub fn plan(p: &Problem, request: &Request<'_>, starts: &Starts<'_>) -> Result<F
     if let Some(found) = c.found(enough) {
         return Ok(found);
     }
-    let thorough = starts.thorough.iter().filter(|_| !many);
+    let thorough = starts.thorough.iter().filter(|_| p.ops.len() < LONG);
     let others: Vec<&Planner> = starts.quick.iter().chain(thorough).copied().collect();
     let mut asked = c.ask(&others);
     let mut promised = Vec::new();

@@ -21,7 +21,7 @@ use crate::genotype::Genotype;
 use crate::ids::{GapIx, StepPos};
 use crate::problem::Problem;
 use host::{HostOps, HostQueue};
-use walk::{Cell, Clock, EMPTY, Leave, LeaveIx, NO_LEAVE, NO_STEP, Return, ReturnIx, Walk};
+use walk::{Cell, Clock, EMPTY, Leave, LeaveIx, NO_LEAVE, NO_RETURN, NO_STEP, Return, ReturnIx, Walk};
 
 /// Reason that a step did not begin earlier.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -244,6 +244,8 @@ impl Timing {
             duplex: copies.duplex,
             host_ops: &copies.host,
             host: &mut self.host,
+            last_leave: (NO_LEAVE, NO_STEP),
+            last_return: (NO_RETURN, NO_STEP),
         };
         walk.host.begin(&copies.host);
         let results = self.start.values_mut().zip(self.end.values_mut()).zip(self.cause.values_mut());

@@ -24,6 +24,8 @@ struct Plain {
     h2d: u64,
     room: (u64, GapIx),
     last: (GapIx, GapIx),
+    /// The last copies in this step that may still end later.
+    slowable: (Option<GapIx>, Option<GapIx>),
     /// Copies that a position waits for, in this step and the next: end and gap.
     rooms: [Arena<StepPos, (u64, GapIx)>; 2],
     needs: [Arena<StepPos, (u64, GapIx)>; 2],
@@ -66,9 +68,15 @@ impl Plain {
 
     fn walk(&mut self, s: &Genotype, copies: &Copies, outs: &Arena<GapIx, i32>) {
         let n = s.sequence.steps.len() as i32;
+        self.slowable = (None, None);
         for i in 0..=n {
             for &g in copies.order.iter().filter(|&&g| outs[g].min(n) == i) {
+                let back = self.h2d;
                 self.out(s, copies, g);
+                if let Some(g) = self.slowable.1.filter(|_| self.h2d > back) {
+                    self.backs[g].1 = self.h2d;
+                    self.needed(s, g);
+                }
             }
             if self.rooms[0][StepPos::at(i)].0 > self.room.0 {
                 self.room = self.rooms[0][StepPos::at(i)];
@@ -80,7 +88,15 @@ impl Plain {
                 let (gap, swap) = (&s.sequence.gaps[g], s.swaps[g]);
                 let at = swap.map(|w| if w.back >= n { w.back - n } else { w.back.max(0) });
                 if at == Some(i) && !gap.dead {
+                    let out = self.d2h;
                     self.back(s, copies, g);
+                    if let Some(g) = self.slowable.0.filter(|_| self.d2h > out) {
+                        self.outs[g].1 = self.d2h;
+                        self.left(s, g);
+                        if s.swaps[g].is_some_and(|w| w.drop == i) && self.d2h > self.room.0 {
+                            self.room = (self.d2h, g);
+                        }
+                    }
                 }
             }
             let i = StepPos::at(i);
@@ -93,6 +109,7 @@ impl Plain {
             self.steps[i] = (span.0, self.compute, span.1);
             if s.sequence.output_ns[i] > 0 {
                 self.d2h = self.d2h.max(self.compute) + s.sequence.output_ns[i];
+                self.slowable.0 = None;
             }
         }
     }
@@ -107,16 +124,22 @@ impl Plain {
     }
 
     fn out(&mut self, s: &Genotype, copies: &Copies, g: GapIx) {
-        let n = s.sequence.steps.len() as i32;
         let start = self.compute.max(self.d2h);
         let cause = if self.d2h > self.compute { Cause::Out(self.last.0) } else { Cause::Compute };
         self.d2h = beside(start, copies.out[g], &mut self.h2d, copies.duplex);
         self.last.0 = g;
         self.outs[g] = (start, self.d2h, cause);
+        self.slowable.0 = Some(g);
+        self.left(s, g);
+    }
+
+    /// Whoever takes a gap's bytes waits for its copy to the host.
+    fn left(&mut self, s: &Genotype, g: GapIx) {
+        let n = s.sequence.steps.len() as i32;
         if let Some(swap) = s.swaps[g] {
             let (step, at) = if swap.drop > n { (1, swap.drop - n) } else { (0, swap.drop) };
             let room = &mut self.rooms[step][StepPos::at(at)];
-            *room = (*room).max((self.d2h, g));
+            *room = (*room).max((self.outs[g].1, g));
         }
     }
 
@@ -133,9 +156,17 @@ impl Plain {
         self.h2d = beside(start, copies.back[g], &mut self.d2h, copies.duplex);
         self.last.1 = g;
         self.backs[g] = (start, self.h2d, cause);
+        self.slowable.1 = Some(g);
+        self.needed(s, g);
+    }
+
+    /// Who needs a gap's tensor waits for its copy to the device.
+    fn needed(&mut self, s: &Genotype, g: GapIx) {
+        let n = s.sequence.steps.len() as i32;
+        let (to, back) = (s.sequence.gaps[g].to, s.swaps[g].map_or(0, |w| w.back));
         let (step, at) = if to >= n { (usize::from(back < n), to - n) } else { (0, to) };
         let need = &mut self.needs[step][StepPos::at(at)];
-        *need = (*need).max((self.h2d, g));
+        *need = (*need).max((self.backs[g].1, g));
     }
 }
 

@@ -21,7 +21,7 @@ pub(super) const NO_STEP: StepPos = StepPos(u32::MAX);
 /// No copy to the host.
 pub(super) const NO_LEAVE: LeaveIx = LeaveIx(u32::MAX);
 /// No copy to the device.
-const NO_RETURN: ReturnIx = ReturnIx(u32::MAX);
+pub(super) const NO_RETURN: ReturnIx = ReturnIx(u32::MAX);
 
 /// Data of a step: the copies issued before it, and the latest ends of copies that it waits
 /// for.
@@ -102,6 +102,10 @@ pub(super) struct Walk<'a> {
     pub(super) duplex: u64,
     pub(super) host_ops: &'a HostOps,
     pub(super) host: &'a mut HostQueue,
+    /// The last copies of this walk, which may turn out to end later, and the positions that they were
+    /// issued at.
+    pub(super) last_leave: (LeaveIx, StepPos),
+    pub(super) last_return: (ReturnIx, StepPos),
 }
 
 /// Speed of copies that run in one direction alone.
@@ -141,6 +145,7 @@ impl Walk<'_> {
         c.compute = start + ns;
         if output_ns > 0 {
             c.d2h = c.d2h.max(c.compute) + output_ns;
+            self.last_leave.0 = NO_LEAVE;
         }
         if HOST {
             let done = if output_ns > 0 { c.d2h } else { c.compute };
@@ -151,14 +156,15 @@ impl Walk<'_> {
 
     /// Issues the copies to the host of a position, and gives up what is to be given up there.
     pub(super) fn leave<const HOST: bool>(&mut self, i: StepPos) {
-        let c = &mut self.c;
         let mut k = self.cells[i].leave;
         while let Some(leave) = self.leaves.get_mut(k) {
-            let gap = leave.gap;
+            let (c, gap) = (&mut self.c, leave.gap);
             let start = c.compute.max(c.d2h);
             self.out_cause[gap] = if c.d2h > c.compute { Cause::Out(c.last_out) } else { Cause::Compute };
+            let back = c.h2d;
             c.d2h = beside(start, leave.ns, &mut c.h2d, self.duplex);
-            c.last_out = gap;
+            let slowed = c.h2d > back;
+            (c.last_out, self.last_leave) = (gap, (k, i));
             leave.done = c.d2h;
             self.out[gap] = (start - c.base, c.d2h - c.base);
             if HOST {
@@ -173,7 +179,11 @@ impl Walk<'_> {
             } else if leave.cell != NO_STEP {
                 self.cells[leave.cell].make_room(c.d2h, gap);
             }
+            if slowed {
+                self.slow_return(i);
+            }
         }
+        let c = &mut self.c;
         let cell = &mut self.cells[i];
         if cell.room > c.room {
             (c.room, c.room_gap) = (cell.room, cell.room_gap);
@@ -183,9 +193,9 @@ impl Walk<'_> {
 
     /// Issues the copies to the device of a position.
     fn bring_back<const HOST: bool>(&mut self, i: StepPos) {
-        let c = &mut self.c;
         let mut k = self.cells[i].back;
         while let Some(&Return { ns, gap, next, cell, after, ahead }) = self.returns.get(k) {
+            let c = &mut self.c;
             let (mut start, mut cause) = (c.compute, Cause::Compute);
             if c.room > start {
                 (start, cause) = (c.room, Cause::Out(c.room_gap));
@@ -201,8 +211,10 @@ impl Walk<'_> {
                 // The host wrote it in the step before.
                 start = self.host_ops.writer(gap).map_or(start, |h| start.max(self.host.done(h)));
             }
+            let out = c.d2h;
             c.h2d = beside(start, ns, &mut c.d2h, self.duplex);
-            c.last_in = gap;
+            let slowed = c.d2h > out;
+            (c.last_in, self.last_return) = (gap, (k, i));
             self.back[gap] = (start - c.base, c.h2d - c.base);
             self.back_cause[gap] = cause;
             if ahead && cell >= i {
@@ -211,6 +223,40 @@ impl Walk<'_> {
                 self.cells[cell].wait_for_copy(c.h2d, gap);
             }
             k = next;
+            if slowed {
+                self.slow_leave(i);
+            }
+        }
+    }
+
+    /// At a position, the last copy to the device turns out to end later, beside one to the host.
+    fn slow_return(&mut self, i: StepPos) {
+        let (k, issued) = self.last_return;
+        let Some(&Return { gap, cell, ahead, .. }) = self.returns.get(k) else { return };
+        let end = self.c.h2d;
+        self.back[gap].1 = end - self.c.base;
+        if ahead && cell >= issued {
+            self.late_need.last_mut().into_iter().for_each(|late| late.1 = end);
+        } else if ahead || cell >= i {
+            self.cells[cell].wait_for_copy(end, gap);
+        }
+    }
+
+    /// At a position, the last copy to the host turns out to end later, beside one to the device.
+    fn slow_leave(&mut self, i: StepPos) {
+        let (k, issued) = self.last_leave;
+        let Some(leave) = self.leaves.get_mut(k) else { return };
+        let c = &mut self.c;
+        let end = c.d2h;
+        leave.done = end;
+        self.out[leave.gap].1 = end - c.base;
+        if leave.cell == NO_STEP {
+        } else if leave.ahead && leave.cell >= issued {
+            self.late_room.last_mut().into_iter().for_each(|late| late.1 = end);
+        } else if leave.ahead || leave.cell > i {
+            self.cells[leave.cell].make_room(end, leave.gap);
+        } else if leave.cell == i && end > c.room {
+            (c.room, c.room_gap) = (end, leave.gap);
         }
     }
 }
