@@ -48,6 +48,9 @@ const LESS_BY_HOST: u64 = 50;
 /// Most candidates with ops on the host that are planned.
 const MOST_ON_HOST: usize = 3;
 
+/// Most of those that have the same ops there, in different formulations.
+const ALIKE: usize = 2;
+
 /// Numbers of candidates that are planned.
 struct Turns {
     /// With less effort, with the same ops on the host.
@@ -218,8 +221,8 @@ impl Race<'_> {
             && self.step_ns() > ideal + ideal / WORTH_HOST
     }
 
-    /// Candidates with other ops on the host that are worth a plan: those whose searches would begin with the
-    /// shortest steps.
+    /// Candidates with other ops on the host that are worth a plan: those with the shortest steps by a first
+    /// glance and a bound.
     fn on_host(&self, turns: &Turns) -> Vec<usize> {
         if !self.is_worth_host() {
             return Vec::new();
@@ -235,8 +238,28 @@ impl Race<'_> {
         }
         let mut glances = self.glances(&others);
         glances.retain(|glance| glance.0 <= most);
-        let open = glances.into_iter().map(|glance| glance.1).filter(|&at| !self.is_hopeless(at));
-        open.take(turns.on_host).collect()
+        // A first glance is too long and a bound too short, each where the other may be right.
+        let known: Vec<usize> = glances.iter().map(|glance| glance.1).collect();
+        self.instance.bound_all(&known, self.budget, self.search.allow);
+        glances.sort_by_key(|&(glance_ns, at)| glance_ns.saturating_add(self.bound_ns(at)));
+        let host = |at: &usize| &self.candidates()[*at].pose.host;
+        let alike = |k: usize| host(&glances[k].1) == host(&glances[0].1);
+        // The second is the one that the bound promises most of, the third the first in another formulation.
+        let bound_ns = |k: &usize| self.bound_ns(glances[*k].1);
+        let second = (1..glances.len()).filter(|&k| !alike(k)).min_by_key(bound_ns);
+        let third = (1..glances.len()).find(|&k| alike(k));
+        let rest = (1..glances.len()).filter(|&k| Some(k) != second && Some(k) != third);
+        let first = (0..1).filter(|_| !glances.is_empty());
+        let order: Vec<usize> = first.chain(second).chain(third).chain(rest).collect();
+        // Formulations differ less than what runs on the host.
+        let mut taken: Vec<usize> = Vec::new();
+        for at in order.into_iter().map(|k| glances[k].1) {
+            let same = taken.iter().filter(|other| host(other) == host(&at)).count();
+            if taken.len() < turns.on_host && same < ALIKE && !self.is_hopeless(at) {
+                taken.push(at);
+            }
+        }
+        taken
     }
 
     /// Plans candidates one after another with some effort: the times of their steps in ns, with the
@@ -361,9 +384,14 @@ impl Race<'_> {
         if same && self.fits(best.at) && !self.fits(at) || self.budget == u64::MAX {
             return true;
         }
-        let bound = self.instance.bound(at, self.budget, self.search.allow);
-        let least = bound.and_then(|b| b.least(!self.search.allow.reorder)).unwrap_or(0);
+        let least = self.bound_ns(at);
         step_ns <= if self.fits(at) { least + least / 1000 } else { least }
+    }
+
+    /// Time in ns that no plan of a candidate can beat; 0 where unknown.
+    fn bound_ns(&self, at: usize) -> u64 {
+        let bound = self.instance.bound(at, self.budget, self.search.allow);
+        bound.and_then(|bound| bound.least(!self.search.allow.reorder)).unwrap_or(0)
     }
 
     fn finish(self) -> Result<Outcome, Error> {

@@ -257,10 +257,10 @@ fn ops_on_the_host_take_as_long_as_in_the_event_model() {
         if able.is_empty() || !p.device.can_swap() {
             continue;
         }
-        let p = p.with_host_ops(&able).expect("they can run there").problem;
+        let p = p.with_host_ops(&able).unwrap().problem;
         let s = Genotype::keep_all(AccessSequence::of_order(&p, p.ops.ids()));
         let step_ns = Timing::default().evaluate(&s, &Copies::new(&p, &s.sequence), &s.copies_out(&p));
-        let exact = evaluate(&p, s.decisions(&p)).expect("it can be carried out").evaluation.step_ns;
+        let exact = evaluate(&p, s.decisions(&p)).unwrap().evaluation.step_ns;
         assert!(exact <= step_ns, "seed {seed}: {exact} {step_ns}");
         evaluated += 1;
         near += u32::from(step_ns <= exact + exact / 2);
