@@ -1,6 +1,6 @@
 """Checks and measures memrun on a GPU: throughput beside PyTorch, the cost model, bits, and memory errors.
 
-Usage: python3 tests/bench/gpu.py prepare FOLDER [--bin target/release] [--profile h100] [--quick] [--most MIB]
+Usage: python3 tests/bench/gpu.py prepare FOLDER [--bin target/release] [--profile h100] [--quick] [--only STAGES] [--most MIB]
        python3 tests/bench/gpu.py run FOLDER [--device cuda] [--steps 5] [--limit 540] [--only bits,accuracy] [--again]
                                              [--out FOLDER] [--resume FOLDER] [--host-mem 112G]
        python3 tests/bench/gpu.py report FOLDER
@@ -74,6 +74,8 @@ def prepare(args):
     args.by = f"{gpulab.file_digest(pathlib.Path(args.bin) / 'memc')} for {args.profile}, {gpuplans.UNPLANNED}"
     models, stages = {}, {}
     for stage, of in (gpumodels.QUICK if args.quick else gpumodels.FULL).items():
+        if stage not in (args.only.split(",") if args.only else gpumodels.SHARES):
+            continue
         models |= of
         for name in of:
             for share in gpumodels.SHARES[stage]:
@@ -207,6 +209,7 @@ def main():
     one.add_argument("--bin", default=ROOT / "target" / "release")
     one.add_argument("--profile", default="h100", help="of `memc list devices`")
     one.add_argument("--quick", action="store_true", help="a few small models: to see in minutes that everything runs; no verdict counts")
+    one.add_argument("--only", default="", help="stages whose plans are made, separated by commas; `bits` has those of smoke")
     one.add_argument("--most", type=float, metavar="MIB", help="warn if what is to be carried is more than this")
     two = verbs.add_parser("run")
     two.add_argument("folder")

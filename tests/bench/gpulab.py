@@ -13,6 +13,7 @@ import statistics
 import subprocess
 import sys
 import tarfile
+import threading
 import time
 import zlib
 
@@ -63,7 +64,7 @@ class Lab:
             self.out.mkdir(parents=True, exist_ok=True)
         self.end, self.stage_end = time.monotonic() + args.limit, math.inf
         self.gpu, self.now, self.begun = self.device.startswith("cuda"), set(), time.monotonic()
-        self.helps, self.stacks = {}, {}
+        self.helps, self.stacks, self.saying = {}, {}, threading.Lock()
         self.prepared = json.loads((self.folder / "plans.json").read_text())
         self.lock = self.hold()
         gpuhost.search_libraries()
@@ -145,14 +146,15 @@ class Lab:
         self.rows = rows
 
     def say(self, **row):
-        self.rows[gpurows.key(row)] = row
         line = json.dumps(row)
-        print(line, flush=True)
-        print(f"[{time.monotonic() - self.begun:4.0f} s] {gpurows.short_row(row)}", file=sys.stderr, flush=True)
-        with self.results.open("a") as to:
-            to.write(line + "\n")
-        if self.out:
-            shutil.copy(self.results, self.out / "results.jsonl")
+        with self.saying:
+            self.rows[gpurows.key(row)] = row
+            print(line, flush=True)
+            print(f"[{time.monotonic() - self.begun:4.0f} s] {gpurows.short_row(row)}", file=sys.stderr, flush=True)
+            with self.results.open("a") as to:
+                to.write(line + "\n")
+            if self.out:
+                shutil.copy(self.results, self.out / "results.jsonl")
 
     def known(self, stage, name):
         """The row of a cell, unless it is to be measured again: what was skipped, by every run."""
@@ -265,7 +267,7 @@ class Lab:
 
     def states(self, plan, device, *more, steps=None, **how):
         """A row about a run, and its states."""
-        saved = self.folder / "states.safetensors"
+        saved = self.folder / f"states.{threading.get_ident()}.safetensors"
         row = self.memrun(plan, device, "--save", saved, *more, steps=steps, **how)
         if "error" in row:
             return row, None

@@ -1,4 +1,5 @@
 """The stages of `gpu.py run`. Each measures cells and keeps their rows; what follows from them is gpureport.py's."""
+import concurrent.futures
 import itertools
 import json
 import pathlib
@@ -19,6 +20,8 @@ LARGE_HOWS = [[], ["--no-graph", "--check-memory"], ["--verify"]]
 CPU_HOWS = [[], ["--check-memory"], ["--verify"]]
 TIME = "its time was over"
 TIMED, IDEAL_STEPS = 15, 6
+# Commands of `bits` at a time: nothing of it is a time, and a process takes seconds to start.
+AT_ONCE = 8
 BUDGETS = [100, 60, 40]
 CAPS = [50, 25, 12.5]
 TF32 = ["--tf32"]
@@ -49,18 +52,29 @@ def bits_names(lab):
 
 
 def bits(lab):
-    """Every plan in several ways: losses and states; and a GPU's first steps' distance from the CPU's."""
-    for model, (_, plans) in lab.models("bits").items():
-        for share, plan in plans.items():
-            for how in hows_of(lab, model):
-                def measure():
-                    if plan["plan"] is None:
-                        return {"infeasible": plan["infeasible"]}
-                    row, states = lab.states(plan["plan"], lab.device, *how, *lab.fed(model, plans[100]["plan"], lab.steps))
-                    return {**row, **({"states": digest(states)} if states else {})}
-                lab.cell("bits", bits_cell(model, share, how), measure, model=model, share=share, how=" ".join(how))
-        if lab.gpu:
-            lab.cell("bits", f"{model} cpu", lambda: from_cpu(lab, model, plans[100]["plan"]), model=model)
+    """Every plan in several ways: losses and states; and a GPU's first steps' distance from the CPU's. Several cells run at a time."""
+    def one(model, share, plan, how):
+        def measure():
+            if plan["plan"] is None:
+                return {"infeasible": plan["infeasible"]}
+            row, states = lab.states(plan["plan"], lab.device, *how, *lab.fed(model, whole[model], lab.steps))
+            return {**row, **({"states": digest(states)} if states else {})}
+        lab.cell("bits", bits_cell(model, share, how), measure, model=model, share=share, how=" ".join(how))
+
+    def beside_cpu(model):
+        lab.cell("bits", f"{model} cpu", lambda: from_cpu(lab, model, whole[model]), model=model)
+
+    models = {model: plans for model, (_, plans) in lab.models("bits").items()}
+    whole = {model: plans[100]["plan"] for model, plans in models.items()}
+    with concurrent.futures.ThreadPoolExecutor(AT_ONCE if lab.gpu else 1) as pool:
+        cells = []
+        for model, plans in models.items():
+            # Each writes files that its cells share.
+            lab.fed(model, whole[model], lab.steps)
+            cells += [pool.submit(one, model, share, plan, how) for share, plan in plans.items() for how in hows_of(lab, model)]
+            cells += [pool.submit(beside_cpu, model)] if lab.gpu else []
+        for cell in cells:
+            cell.result()
 
 
 def from_cpu(lab, model, plan):
