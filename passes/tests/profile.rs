@@ -51,6 +51,28 @@ fn a_measured_op_takes_what_was_measured_and_others_what_that_teaches() {
     assert!(ns(&learned, "relu", "", &relu) < ns(&plain, "relu", "", &relu));
 }
 
+/// Of several times the one counts that was measured with the workspace that plans have: here 960 bytes for a
+/// matrix product.
+#[test]
+fn an_op_takes_what_was_measured_with_its_workspace() {
+    let with = |bytes: u64, ns: u64| {
+        MATMUL.replace("\"time_ns\": 777", &format!("\"workspace_bytes\": {bytes}, \"time_ns\": {ns}"))
+    };
+    let time = |ops: &[String]| {
+        let text = profile(&ops.join(", ")).replace("plain", "gpu");
+        let profile = DeviceProfile::parse(&text).unwrap();
+        assert_eq!(DeviceProfile::parse(&profile.print()).unwrap(), profile);
+        ns(&profile, "matmul", "", &["f32[8,8]", "f32[8,8]"])
+    };
+    let [less, fits, more] = [with(0, 900), with(960, 700), with(961, 500)];
+    assert_eq!(time(&[more.clone(), less.clone(), fits.clone()]), 700);
+    assert_eq!(time(&[less.clone(), more.clone()]), 900);
+    assert_eq!(time(&[with(5000, 400), more.clone()]), 500, "the nearest");
+    assert_eq!(time(std::slice::from_ref(&more)), 500);
+    // Of several times with one workspace the lower of the two in the middle.
+    assert_eq!(time(&[fits.clone(), with(960, 800), less]), 700);
+}
+
 /// A byte takes one ns: three matrices 768, which the product is measured, or modelled, to take longer than.
 #[test]
 fn an_op_is_slowed_as_much_as_it_moves_bytes() {

@@ -70,7 +70,7 @@ pub fn tune_gpu<D: Graphs + Clock + LibraryAlgorithms + 'static, F: Fn() -> Resu
     let initial = Initial::new(file, None, None)?;
     memory::limit(program.host_bytes, options.host_mem)?;
     let mut notes = Vec::new();
-    let mut measure = |is_apart| {
+    let mut measure = |is_other| {
         let feed = FeedOptions {
             inputs: options.inputs.clone(),
             synthetic: true,
@@ -78,12 +78,12 @@ pub fn tune_gpu<D: Graphs + Clock + LibraryAlgorithms + 'static, F: Fn() -> Resu
             ..FeedOptions::default()
         };
         let mut feeder = Feeder::new(&plan, &program, &feed)?;
-        let device = Tuner::new(open, options.host_mem.is_some(), is_apart, &options.stages);
+        let device = Tuner::new(open, options.host_mem.is_some(), is_other, &options.stages);
         options.stages.enter("reserving memory, preparing kernels");
         let mut session = Session::start(&device, &plan, program.clone(), &initial, &mut feeder)?;
         options.stages.enter("a step that warms up");
         session.step()?;
-        if !is_apart {
+        if !is_other {
             notes = session.notes().to_vec();
         }
         Ok::<_, Error>(device.take())

@@ -85,7 +85,7 @@ def prepare(args):
         shutil.copy(ROOT / "models" / "zoo" / graph, folder)
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         plans = list(pool.map(lambda item: plan(args, folder, models[item[0][0]], *item[0], item[1]), stages.items()))
-    whole(folder / "plans.json", json.dumps({"models": models, "plans": plans, "quick": args.quick}, indent=1))
+    whole(folder / "plans.json", json.dumps({"models": models, "plans": plans, "quick": args.quick, "profile": args.profile}, indent=1))
     parts = {"programs": gpulab.BINARIES, "plans": [row["plan"] for row in plans if row["plan"]], "models": graphs,
              "list": ["plans.json"]}
     packed, part = pathlib.Path(f"{folder}.tar.xz"), pathlib.Path(f"{folder}.tar.xz.part")

@@ -301,7 +301,7 @@ class Runs(InFolder):
         listed = [{"plan": f"{name}.plan", "model": name, "share": share, "stages": stages, "arena_bytes": 900, "gpu_mem_bytes": 1000,
                    "planned_ns": 1} for name, share in plans]
         models = {name: gpumodels.artifact(name) for name, _ in plans}
-        (self.folder / "plans.json").write_text(json.dumps({"models": models, "plans": listed}))
+        (self.folder / "plans.json").write_text(json.dumps({"models": models, "plans": listed, "profile": "h100"}))
 
     def start(self, *more, only="bits", device="cpu", **variables):
         line = [sys.executable, GPU, "run", self.folder, "--device", device, "--only", only, *more]

@@ -63,6 +63,10 @@ def digest(states):
     return text.hexdigest()[:16]
 
 
+# Rounding noise of an element that is a sum of terms near 1.
+NOISE = 1e-6
+
+
 def difference(states, others, most=20_000):
     """How far f32 states are from others: the largest difference relative to 1 and the number, the largest norm of a state's
     difference over the other's norm, whose they are, and how many states were compared. Of a large state elements at equal distances
@@ -81,7 +85,7 @@ def difference(states, others, most=20_000):
         scales = [abs(b) if math.isfinite(b) else 0.0 for _, b in pairs]
         element = max(element, (max((gap / (1 + scale) for gap, scale in zip(gaps, scales)), default=0.0), name))
         apart, whole = (math.sqrt(sum(x * x for x in xs)) for xs in (gaps, scales))
-        # Rounding noise is as large as what it is noise of where that is zero.
-        norm = max(norm, (apart / (whole + 1e-7 * math.sqrt(len(pairs) or 1)), name))
+        # A gradient that is zero, such as that of a bias whose scores all grow alike, is rounding noise of the terms that cancel.
+        norm = max(norm, (apart / (whole + NOISE * math.sqrt(len(pairs) or 1)), name))
         compared += 1
     return element, norm, compared

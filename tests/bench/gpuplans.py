@@ -47,7 +47,7 @@ def at_load(step_ns):
     return min(300, max(15, int(LOAD * 1e9 / max(1, step_ns))))
 
 
-def measured(lab, name, plan, budget, *precision):
+def measured(lab, name, budget, *precision):
     """The measured profile of a model, made once: of the unplanned step, and of a first plan for that budget, which has the kernels
     that plans run beside those. The file, and what went wrong."""
     model, stem = lab.prepared["models"][name], lab.folder / "".join([name, *precision, f".{lab.tag}"])
@@ -55,7 +55,10 @@ def measured(lab, name, plan, budget, *precision):
     parts = [f"{stem}.{n}.json" for n in (1, 2)]
     if path.exists():
         return path, None
-    made = plan
+    # As it is planned for the measured profile, with all the workspace that there is room for.
+    made = compiled(lab, model, lab.prepared["profile"], f"{stem.name}.first.plan")
+    if "plan" not in made:
+        return None, made
     for n, part in enumerate(parts):
         if n > 0:
             made = compiled(lab, model, parts[0], f"{stem.name}.measured.plan", budget, "--effort", 0)
@@ -89,7 +92,7 @@ def replanned(lab, name, plan, caps, *precision):
     A cap that the unplanned step does not exceed has its plan."""
     model, stem = lab.prepared["models"][name], "".join([name, *precision, f".{lab.tag}"])
     least = min(caps) + plan["gpu_mem_bytes"] - plan["arena_bytes"]
-    profile, wrong = measured(lab, name, plan, least, *precision)
+    profile, wrong = measured(lab, name, least, *precision)
     whole = wrong or compiled(lab, model, profile, f"{stem}.unplanned.plan")
     if "plan" not in whole:
         return None, dict.fromkeys(caps, whole)

@@ -11,7 +11,7 @@ mod ptx;
 
 use std::collections::BTreeMap;
 
-use memc_cuda::{Kernel, Launch, library, lower, program, split_call};
+use memc_cuda::{Kernel, Launch, forms, lower, program};
 use memc_gpu::{Arch, Nvrtc};
 use memc_ir::TensorType;
 use memc_plan::{Action, PlanFile};
@@ -34,9 +34,8 @@ fn runs(path: &str) -> Vec<Run> {
         let Action::Launch { kernel, .. } = &command.action else { continue };
         let kernel = &plan.kernels[*kernel as usize];
         let operands: &[TensorType] = &kernel.operands;
-        let lowering = match split_call(&kernel.op, operands) {
-            _ if library(&kernel.op, operands).is_some() => continue,
-            Some((_, rest)) => rest,
+        let lowering = match forms(&kernel.op, operands).into_iter().next() {
+            Some(form) => form.rest,
             None => lower(&kernel.op, operands).expect("a plan's kernels can be lowered"),
         };
         for launch in lowering.launches {

@@ -36,7 +36,7 @@ fn sum(parts: &BiasGrad, operands: &[TensorType], results: &[TensorType]) -> Opt
 ///
 /// The call computes the product alone, from the first operands to the first result. The launches compute the
 /// sum; they follow the call and may use its workspace. `None` for every other op.
-pub fn split_call(op: &OpKind, operands: &[TensorType]) -> Option<(LibraryCall, Lowering)> {
+pub(crate) fn split_call(op: &OpKind, operands: &[TensorType]) -> Option<(LibraryCall, Lowering)> {
     let parts = BiasGrad::of(op)?;
     let results = op.infer(&operands.iter().collect::<Vec<_>>()).ok()?;
     Some((library(&parts.product, operands)?, sum(&parts, operands, &results)?))

@@ -24,8 +24,8 @@
 //!
 //! This crate compiles and launches nothing. Matrix products and convolutions are plain tiled loops, for
 //! machines without cuBLASLt and cuDNN. [`library`] returns the one call of these libraries that an op is,
-//! [`split_call`] the call and the launches behind it, and [`allowance`] the workspace that such a call may
-//! take.
+//! [`forms`] that call and others with launches behind them, and [`allowance`] the workspace that such a call
+//! may take.
 
 mod batch_norm;
 mod bias_grad;
@@ -33,6 +33,7 @@ mod check;
 mod conv;
 mod elementwise;
 mod error;
+mod forms;
 mod fused;
 mod fused_norm;
 mod index;
@@ -55,9 +56,9 @@ mod softmax;
 
 use memc_ir::{OpKind, TensorType};
 
-pub use bias_grad::split_call;
 pub use check::{NO_REPORT, report};
 pub use error::CudaError;
+pub use forms::{Form, forms};
 pub use kernel::{Arg, IndexCheck, Kernel, Launch, Lowering, PREAMBLE, program};
 pub use library::{
     Addend, CONV_WORKSPACE, Convolution, Epilogue, LibraryCall, PLACE_ALIGN, Pass, Product, WORKSPACE_ALIGN,
@@ -76,10 +77,10 @@ pub(crate) struct Call<'a> {
 }
 
 /// Scratch bytes with which a GPU computes `op` on operands of these types: enough for generated kernels, and
-/// for a library.
-pub fn workspace(op: &OpKind, operands: &[&TensorType]) -> u64 {
+/// for a library, of a convolution up to `most` within [`CONV_WORKSPACE`].
+pub fn workspace(op: &OpKind, operands: &[&TensorType], most: u64) -> u64 {
     let operands: Vec<TensorType> = operands.iter().map(|t| (*t).clone()).collect();
-    lower(op, &operands).map_or(0, |lowering| lowering.workspace).max(allowance(op, &operands))
+    lower(op, &operands).map_or(0, |lowering| lowering.workspace).max(ample_allowance(op, &operands, most))
 }
 
 /// The launches that compute `op` on operands of these types.

@@ -26,12 +26,16 @@ use memc_ir::ops::fused::{Arg, Body};
 use memc_ir::ops::{BiasGrad, conv_output_extent};
 use memc_ir::{DType, OpKind, SLOT_ALIGN, TensorType};
 
+use crate::forms::{Form, forms};
 use crate::index_space::{IndexSpace, broadcast};
 
 /// Alignment of the bytes of operands and results.
 pub const PLACE_ALIGN: u64 = SLOT_ALIGN;
 /// Alignment of the workspace that a library is given; it lies within the workspace that a plan lists.
 pub const WORKSPACE_ALIGN: u64 = 256;
+
+/// Bytes that a library takes to align the tensors that it keeps in a workspace: cuDNN 9 asks for up to 32.
+const ALIGNING: u64 = 64;
 
 /// Most workspace of a call in every plan: what NVIDIA recommends for its largest GPUs (cuBLAS documentation,
 /// `cublasSetWorkspace`).
@@ -207,30 +211,48 @@ pub fn library(op: &OpKind, operands: &[TensorType]) -> Option<LibraryCall> {
 /// Bytes of workspace that every plan has for a library call; 0 for an op that is no library's.
 ///
 /// The number is that of the operands and the result, which suffices for sums in parts and for tensors in
-/// another order of axes, but no more than NVIDIA recommends, plus the cost of aligning the start. A product
-/// may use as much with the sum of an operand as without.
+/// another order of axes, but no more than NVIDIA recommends, plus the cost of aligning the start and the
+/// tensors. A product may use as much with the sum of an operand as without.
+///
 pub fn allowance(op: &OpKind, operands: &[TensorType]) -> u64 {
-    limited(op, operands, ENOUGH)
+    if let Some(BiasGrad { product, .. }) = BiasGrad::of(op) {
+        return allowance(&product, operands);
+    }
+    let Some(call) = library(op, operands) else { return 0 };
+    let aligning = if matches!(call, LibraryCall::Convolution(_)) { ALIGNING } else { 0 };
+    padded(touched(op, operands).saturating_add(aligning).min(ENOUGH))
 }
 
 /// Bytes of workspace that a plan has for a library call where there is room: more than [`allowance`] for
-/// convolutions that are large, up to `most` within [`CONV_WORKSPACE`].
+/// convolutions, up to `most` within [`CONV_WORKSPACE`]. With the least `most` it is [`allowance`].
+///
+/// They suffice for Winograd's transforms, with which a 3 by 3 window takes down to a third of the time; for
+/// that of the [`forms`] which has parts in the workspace; and for cuDNN's one algorithm for the gradient of
+/// the weight that keeps an order, which puts all tensors into another order of axes. Without either a
+/// gradient of the weight is a generated kernel that takes up to five times as long.
 pub fn ample_allowance(op: &OpKind, operands: &[TensorType], most: u64) -> u64 {
-    let is_convolution = matches!(library(op, operands), Some(LibraryCall::Convolution(_)));
-    limited(op, operands, if is_convolution { most.clamp(ENOUGH, *CONV_WORKSPACE.end()) } else { ENOUGH })
+    let (usual, most) = (allowance(op, operands), most.min(*CONV_WORKSPACE.end()));
+    let call = library(op, operands).filter(|_| most > ENOUGH);
+    let Some(LibraryCall::Convolution(c)) = call else { return usual };
+    let with_parts = forms(op, operands).iter().map(Form::least_workspace).find(|&bytes| bytes > 0);
+    let wanted = match (c.transformed().filter(|&bytes| bytes <= most), c.pass) {
+        (Some(transformed), _) => transformed,
+        (None, Pass::GradWeight) => with_parts.unwrap_or(u64::MAX).min(touched(op, operands)),
+        (None, _) => with_parts.unwrap_or(0),
+    };
+    usual.max(padded(wanted.saturating_add(ALIGNING).min(most)))
 }
 
-fn limited(op: &OpKind, operands: &[TensorType], most: u64) -> u64 {
-    if let Some(BiasGrad { product, .. }) = BiasGrad::of(op) {
-        return limited(&product, operands, most);
-    }
-    if library(op, operands).is_none() {
-        return 0;
-    }
+/// Bytes of an op's operands and results.
+fn touched(op: &OpKind, operands: &[TensorType]) -> u64 {
     let types: Vec<&TensorType> = operands.iter().collect();
     let results = op.infer(&types).unwrap_or_default();
-    let bytes = operands.iter().chain(&results).map(TensorType::bytes).fold(0, u64::saturating_add);
-    bytes.min(most).next_multiple_of(WORKSPACE_ALIGN) + (WORKSPACE_ALIGN - SLOT_ALIGN)
+    operands.iter().chain(&results).map(TensorType::bytes).fold(0, u64::saturating_add)
+}
+
+/// So many bytes, however the start is to be aligned.
+fn padded(bytes: u64) -> u64 {
+    bytes.next_multiple_of(WORKSPACE_ALIGN) + (WORKSPACE_ALIGN - SLOT_ALIGN)
 }
 
 /// An extent that libraries index with 31 bits.
@@ -366,7 +388,32 @@ fn numbers<const N: usize>(from: &[u64]) -> Option<[i32; N]> {
     numbers?.try_into().ok()
 }
 
+impl Convolution {
+    /// Bytes that Winograd's transforms of tiles of 4 by 4 take, of the two tensors and of the window: 36
+    /// numbers for each. None where the window is another than 3 by 3, or elements are not `f32`.
+    fn transformed(&self) -> Option<u64> {
+        let is_one = |steps: [i32; 2]| steps == [1, 1];
+        let is_any = self.w[2..] == [3, 3] && is_one(self.strides) && is_one(self.dilations);
+        if !is_any || self.groups != 1 || self.dtype != DType::F32 {
+            return None;
+        }
+        let size = |d: i32| u64::from(d.unsigned_abs());
+        let [.., height, width] = if self.pass == Pass::GradInput { self.x } else { self.y };
+        let tiles = size(self.x[0]) * size(height).div_ceil(4) * size(width).div_ceil(4);
+        let [out, inner] = [size(self.w[0]), size(self.w[1])];
+        Some(36 * DType::F32.bytes() * (tiles * (out + inner) + out * inner))
+    }
+}
+
 impl LibraryCall {
+    /// Element type of all operands and results.
+    pub fn dtype(&self) -> DType {
+        match self {
+            LibraryCall::Product(p) => p.dtype,
+            LibraryCall::Convolution(c) => c.dtype,
+        }
+    }
+
     /// Elements of each operand that is read, in the op's order, and of each result.
     pub fn elements(&self) -> (Vec<u64>, Vec<u64>) {
         match self {

@@ -17,7 +17,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
-use memc_cuda::{Kernel, MOST_UPDATES, lower, program, updates};
+use memc_cuda::{Kernel, MOST_UPDATES, forms, lower, program, updates};
 use memc_gpu::{Arch, GpuError, Nvrtc};
 use memc_ir::TensorType;
 
@@ -46,7 +46,9 @@ fn kernels() -> Vec<Kernel> {
     for sample in cases::all() {
         let types: Vec<TensorType> = sample.operands.iter().map(|t| t.ty.clone()).collect();
         let batched = updates(&sample.op, &[types.as_slice(); MOST_UPDATES]);
-        for launch in lower(&sample.op, &types).unwrap().launches.into_iter().chain(batched) {
+        let behind_calls = forms(&sample.op, &types).into_iter().flat_map(|form| form.rest.launches);
+        let own = lower(&sample.op, &types).unwrap().launches.into_iter();
+        for launch in own.chain(batched).chain(behind_calls) {
             kernels.insert(launch.kernel.name.clone(), launch.kernel);
         }
     }

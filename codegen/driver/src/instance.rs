@@ -102,9 +102,14 @@ impl Instance {
 
     /// The instance of a model, in some poses.
     pub fn of_model(model: &Model, poses: Poses) -> Result<Instance, Error> {
+        Instance::on(model, &model.profile, poses)
+    }
+
+    /// The instance of a model on a device, in some poses.
+    pub(crate) fn on(model: &Model, profile: &DeviceProfile, poses: Poses) -> Result<Instance, Error> {
         let graphs: Vec<(Formulation, &Module)> =
             model.graphs.iter().map(|graph| (graph.formulation, &graph.module)).collect();
-        Instance::of_graphs(&graphs, &model.profile, poses)
+        Instance::of_graphs(&graphs, profile, poses)
     }
 
     /// The instance of a graph-phase module, in some poses.

@@ -71,8 +71,21 @@ fn convolutions_have_more_workspace_where_there_is_room() {
     let (ample, least) = (plan(*CONV_WORKSPACE.end()), plan(*CONV_WORKSPACE.start()));
     assert!(largest(&least) < 33 << 20, "{}", largest(&least));
     assert!(largest(&ample) > 64 << 20, "{}", largest(&ample));
-    assert!(ample.meta.dev_bytes <= least.meta.dev_bytes);
-    assert!(ample.meta.claims.step_ns <= least.meta.claims.step_ns);
+    assert!(ample.meta.dev_bytes <= least.meta.dev_bytes.max(ample.meta.budget_bytes));
+    let [ample_ns, least_ns] = [&ample, &least].map(|plan| plan.meta.claims.step_ns);
+    assert!(ample_ns <= least_ns + least_ns / 10, "{ample_ns} {least_ns}");
+
+    // Where it is planned for, less memory has room for it, too, and where nothing has, plans do without.
+    let within = |budget, conv_workspace| {
+        compile(&model, &Options { budget: Some(budget), conv_workspace, ..options.clone() })
+    };
+    let half = within(Size::PeakPercent(70.0), *CONV_WORKSPACE.end()).unwrap_or_else(|e| panic!("{e}"));
+    assert!(largest(&half.plan) == largest(&ample), "{}", largest(&half.plan));
+    let (tight, start) = (Size::Bytes(0), *CONV_WORKSPACE.start());
+    let Err(Error::Infeasible(none)) = within(tight, start) else { panic!("no budget is nothing") };
+    let smallest = Size::Bytes(none.report.unwrap().smallest_bytes);
+    let bare = within(smallest, *CONV_WORKSPACE.end()).unwrap_or_else(|e| panic!("{e}"));
+    assert!(bare.plan.meta.claims.step_ns > half.plan.meta.claims.step_ns);
 }
 
 #[test]

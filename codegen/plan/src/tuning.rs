@@ -40,8 +40,8 @@ pub struct TunedKernel {
     pub ns: u64,
     /// Time in ns of what the library takes by itself.
     pub default_ns: u64,
-    /// Whether the library computes a part of the kernel, and a kernel of the runtime the rest, though the
-    /// library has a call for both. Then the time is that of both parts.
+    /// Whether it is of another call than the op's own: of a part of it, which a kernel of the runtime
+    /// completes, or of a convolution as a product. The time is that of the call and of what completes it.
     pub is_apart: bool,
 }
 

@@ -90,6 +90,7 @@ const fn gpu(g: Gpu) -> DeviceProfile {
         memory_bytes: Some(g.memory_mib * MIB),
         reserve_bytes: g.reserve_mib * MIB,
         compute_slowdown: None,
+        conv_workspace: *memc_cuda::CONV_WORKSPACE.start(),
         kernels: Kernels::Gpu,
         measured: None,
     }
@@ -118,6 +119,7 @@ const fn plain(
         memory_bytes: None,
         reserve_bytes: 0,
         compute_slowdown: None,
+        conv_workspace: *memc_cuda::CONV_WORKSPACE.start(),
         kernels: Kernels::Plain,
         measured: None,
     }

@@ -10,6 +10,7 @@ use std::fmt;
 use memc_ir::{OpKind, TensorType, parse_op, parse_type};
 use serde_json::{Map, Value, json};
 
+use super::measured::Key;
 use super::{DeviceProfile, Kernels, Measured, Peaks, Sample};
 
 /// Value of the entry `format`.
@@ -189,6 +190,7 @@ impl DeviceProfile {
             compute_slowdown: e.maybe("compute_slowdown_under_copies", "a factor from 1 to 1000", |v| {
                 v.as_f64().filter(|times| (1.0..=1e3).contains(times))
             })?,
+            conv_workspace: *memc_cuda::CONV_WORKSPACE.start(),
             measured: None,
         };
         if profile.memory_bytes.is_some_and(|all| profile.reserve_bytes >= all) {
@@ -210,6 +212,9 @@ impl DeviceProfile {
             let mut row = json!({"op": s.op.mnemonic(), "operands": operands, "time_ns": s.time_ns});
             if !attrs.is_empty() {
                 row["attrs"] = attrs.into();
+            }
+            if s.workspace_bytes > 0 {
+                row["workspace_bytes"] = s.workspace_bytes.into();
             }
             row
         });
@@ -239,26 +244,26 @@ impl DeviceProfile {
         format!("{value:#}\n")
     }
 
-    /// Adds the measured ops of other profiles. Of several times of one op the median counts, the lower of
-    /// two.
+    /// Adds the measured ops of other profiles. Of several times of one op with one workspace the median
+    /// counts, the lower of two.
     pub fn merge(&mut self, others: &[DeviceProfile]) {
         let all = [&*self].into_iter().chain(others).filter_map(|p| p.measured.as_deref());
         let samples = all.flat_map(Measured::samples).cloned().collect();
         self.learn(samples);
     }
 
-    /// Replaces the measured ops; of several times of one op the median counts.
+    /// Replaces the measured ops; of several times of one op with one workspace the median counts.
     fn learn(&mut self, samples: Vec<Sample>) {
-        let mut by_op: BTreeMap<String, Vec<Sample>> = BTreeMap::new();
+        let mut by_op: BTreeMap<Key, Vec<Sample>> = BTreeMap::new();
         for sample in samples {
-            by_op.entry(sample.signature()).or_default().push(sample);
+            by_op.entry(sample.key()).or_default().push(sample);
         }
         let middle = |mut of: Vec<Sample>| {
             of.sort_by_key(|s| s.time_ns);
             let middle = of.len().saturating_sub(1) / 2;
             of.into_iter().nth(middle)
         };
-        let samples: BTreeMap<String, Sample> =
+        let samples: BTreeMap<Key, Sample> =
             by_op.into_iter().filter_map(|(k, of)| Some((k, middle(of)?))).collect();
         self.measured = None;
         if !samples.is_empty() {
@@ -271,7 +276,7 @@ impl DeviceProfile {
 /// The measured ops of a file.
 fn samples(rows: &[Value]) -> Result<Vec<Sample>, ProfileError> {
     let row = |(i, row): (usize, &Value)| {
-        let known = ["op", "attrs", "operands", "time_ns", "samples"];
+        let known = ["op", "attrs", "operands", "workspace_bytes", "time_ns", "samples"];
         let e = Entries::new(row, format!("ops[{i}]: "), &known)?;
         let attrs = e.maybe("attrs", "a text as `{axis = 1}`", Value::as_str)?.unwrap_or_default();
         let at = |why: &dyn fmt::Display| ProfileError(format!("{}{why}", e.at));
@@ -288,7 +293,8 @@ fn samples(rows: &[Value]) -> Result<Vec<Sample>, ProfileError> {
             return Err(e.wrong("time_ns", "at least 1"));
         }
         e.maybe("samples", "a whole number", Value::as_u64)?;
-        Ok(Sample { op, operands, results, time_ns })
+        let workspace_bytes = e.maybe("workspace_bytes", "a whole number", Value::as_u64)?.unwrap_or(0);
+        Ok(Sample { op, operands, results, workspace_bytes, time_ns })
     };
     rows.iter().enumerate().map(row).collect()
 }

@@ -31,14 +31,16 @@ pub struct Sample {
     pub operands: Vec<TensorType>,
     /// Types of its results.
     pub results: Vec<TensorType>,
+    /// Bytes of workspace that it had; 0 where the file does not say.
+    pub workspace_bytes: u64,
     /// Time in ns, at least 1.
     pub time_ns: u64,
 }
 
 impl Sample {
-    /// The op and its operands' types in IR text.
-    pub(super) fn signature(&self) -> String {
-        signature(&self.op, &self.operands.iter().collect::<Vec<_>>())
+    /// The op and its operands' types in IR text, and its workspace.
+    pub(super) fn key(&self) -> Key {
+        (signature(&self.op, &self.operands.iter().collect::<Vec<_>>()), self.workspace_bytes)
     }
 
     fn row(&self, profile: &DeviceProfile) -> Row {
@@ -53,6 +55,9 @@ impl Sample {
         }
     }
 }
+
+/// An op on types in IR text, and bytes of workspace.
+pub(super) type Key = (String, u64);
 
 /// An op on types in IR text, such as `relu(f32[4])`.
 fn signature(op: &OpKind, operands: &[&TensorType]) -> String {
@@ -134,33 +139,39 @@ impl Correction {
 /// Measured ops of a device.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Measured {
-    samples: BTreeMap<String, Sample>,
+    samples: BTreeMap<Key, Sample>,
     correction: Correction,
 }
 
 impl Measured {
-    /// Learns from samples, by signature.
-    pub(super) fn learn(profile: &DeviceProfile, samples: BTreeMap<String, Sample>) -> Measured {
+    /// Learns from samples.
+    pub(super) fn learn(profile: &DeviceProfile, samples: BTreeMap<Key, Sample>) -> Measured {
         let rows: Vec<Row> = samples.values().map(|s| s.row(profile)).collect();
         let correction = Correction::fit(&rows.iter().collect::<Vec<_>>());
         Measured { samples, correction }
     }
 
-    /// The samples, in order of their signatures.
+    /// The samples, in order of their ops, and of their workspaces.
     pub fn samples(&self) -> impl Iterator<Item = &Sample> {
         self.samples.values()
     }
 
-    /// Time of an op in ns: as measured, or the roofline's corrected.
+    /// Time of an op in ns: as measured, or the roofline's corrected. Of an op that was measured with several
+    /// workspaces, with the largest of them that is no more than `workspace()`, or else with the least.
     pub(super) fn op_ns(
         &self,
         op: &OpKind,
         operands: &[&TensorType],
         results: &[&TensorType],
         roofline_ns: f64,
+        workspace: impl FnOnce() -> u64,
     ) -> f64 {
-        if let Some(sample) = self.samples.get(&signature(op, operands)) {
-            return sample.time_ns as f64;
+        let name = signature(op, operands);
+        let mut measured = self.samples.range((name.clone(), 0)..=(name.clone(), u64::MAX));
+        if let Some((_, least)) = measured.next() {
+            let within = |most| self.samples.range((name.clone(), 0)..=(name, most)).next_back();
+            let nearest = measured.next().and_then(|_| within(workspace()));
+            return nearest.map_or(least, |(_, sample)| sample).time_ns as f64;
         }
         let plain = log(roofline_ns);
         let by = self.correction.at(op.family(operands, results), &features(op, operands, results, plain));

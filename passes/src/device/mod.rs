@@ -1,7 +1,8 @@
 //! Device profiles and the cost model: the times of kernels and copies on a device.
 //!
 //! Contract: times are whole nanoseconds, and the same for the same profile on every machine. The time of an
-//! op is its measured time where the profile has one for exactly this op on these types. Otherwise it is the
+//! op is its measured time where the profile has one for exactly this op on these types, of several the one
+//! with the workspace that plans have. Otherwise it is the
 //! roofline of the op's family ([`roofline`]), corrected from the measured ops ([`measured`]). The model
 //! leaves out caches that keep an op's operands, and clocks that change.
 
@@ -80,6 +81,9 @@ pub struct DeviceProfile {
     /// Factor by which a kernel that only moves memory takes longer beside copies in both directions, where
     /// it was measured.
     pub compute_slowdown: Option<f64>,
+    /// Most bytes of workspace that a plan sets aside for a convolution, within
+    /// [`CONV_WORKSPACE`](crate::CONV_WORKSPACE). Every device begins with the least; no file says it.
+    pub conv_workspace: u64,
     /// Share of the peaks that kernels reach.
     pub kernels: Kernels,
     /// Measured ops, and the correction learned from them.
@@ -100,7 +104,8 @@ impl DeviceProfile {
             return 0;
         }
         let ns = roofline::kernel_ns(self, op, operands, results);
-        whole(self.measured.as_ref().map_or(ns, |m| m.op_ns(op, operands, results, ns)))
+        let workspace = || self.workspace(op, operands, results);
+        whole(self.measured.as_ref().map_or(ns, |m| m.op_ns(op, operands, results, ns, workspace)))
     }
 
     /// Time of an op on the host in ns, where it can run there: an update of an optimizer, which takes as
@@ -133,7 +138,7 @@ impl DeviceProfile {
         let row = op.cost(operands, results).workspace;
         match self.kernels {
             Kernels::Plain => row,
-            Kernels::Gpu => row.max(memc_cuda::workspace(op, operands)),
+            Kernels::Gpu => row.max(memc_cuda::workspace(op, operands, self.conv_workspace)),
         }
     }
 

@@ -144,10 +144,7 @@ impl Calls {
             Ok(chosen) => chosen,
             Err(reason) => return Ok(Answer::Refused(Refused { component: component(call), reason })),
         };
-        let element = match call {
-            LibraryCall::Product(p) => p.dtype.bytes(),
-            LibraryCall::Convolution(c) => c.dtype.bytes(),
-        };
+        let element = call.dtype().bytes();
         let (operands, results) = call.elements();
         let all = operands.into_iter().chain(results);
         let bytes = all.map(|n| usize::try_from(n * element).unwrap_or(usize::MAX));

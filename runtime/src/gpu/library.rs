@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use memc_cuda::Lowering;
+use memc_cuda::{Arg, Form, Lowering};
 use memc_gpu::{Answer, Clock, GpuError, LibraryAlgorithms, LibraryCall, LibraryOp, Region};
 use memc_ir::{OpKind, TensorType};
 
@@ -31,57 +31,75 @@ pub(super) struct LibraryKernels {
 /// An op with the types of its operands.
 type Types<'a> = (&'a OpKind, &'a [TensorType]);
 
-/// Form in which a library may compute a kernel.
-#[derive(Clone, Debug)]
-pub(super) struct Form {
-    pub(super) call: LibraryCall,
-    /// Ops that the call leaves to generated kernels behind it.
-    rest: Lowering,
+/// The places of a launch that the call of a form takes; none where the launch lacks one.
+pub(super) fn places(form: &Form, launch: &Launch) -> Option<Vec<Region>> {
+    let (takes, gives) = form.call.elements();
+    let bytes = |elements: u64| usize::try_from(elements * form.call.dtype().bytes()).ok();
+    let place = |(arg, elements): (&Arg, u64)| match *arg {
+        Arg::Operand(i) => operand(launch, i).map(region),
+        Arg::Result(j) => launch.results.get(j).copied().map(region),
+        Arg::Workspace(at) => {
+            let (at, len) = (usize::try_from(at).ok()?, bytes(elements)?);
+            let whole = region(launch.workspace);
+            (at.checked_add(len)? <= whole.len).then_some(Region { start: whole.start + at, len, ..whole })
+        }
+        Arg::Report(_) | Arg::I64(_) => None,
+    };
+    form.places.iter().zip(takes.into_iter().chain(gives)).map(place).collect()
 }
 
-impl Form {
-    /// Whether the call leaves something to generated kernels.
-    pub(super) fn is_apart(&self) -> bool {
-        !self.rest.launches.is_empty()
-    }
-
-    /// The places of a launch that the call takes: those of the first operands, and of the first results.
-    pub(super) fn places(&self, launch: &Launch) -> Vec<Region> {
-        let (takes, gives) = self.call.elements();
-        let operands = (0..takes.len()).filter_map(|i| operand(launch, i));
-        operands.chain(launch.results.iter().copied().take(gives.len())).map(region).collect()
-    }
+/// The workspace of a launch that the library may use.
+pub(super) fn scratch(form: &Form, launch: &Launch) -> Region {
+    let whole = region(launch.workspace);
+    let kept = usize::try_from(form.kept).unwrap_or(usize::MAX).min(whole.len);
+    Region { start: whole.start + kept, len: whole.len - kept, ..whole }
 }
 
 /// Entries of a program's kernel table that are the same call, and are computed by the same algorithm.
 pub(super) struct Group {
     /// Their indices.
     pub(super) kernels: Vec<usize>,
-    /// At least one; each is for a library that does not take those before it.
+    /// At least one, the one that is expected to be the fastest first. All have the workspace that they
+    /// cannot be without.
     pub(super) forms: Vec<Form>,
-    /// Bytes of workspace that the library is offered.
+    /// Bytes of workspace that each launch has for it.
     pub(super) workspace: usize,
 }
 
 impl Group {
-    /// First form for which `ask` finds something, with that; only of those that leave a rest where
-    /// `is_apart` is set.
-    pub(super) fn first<T>(
+    /// First form for which `ask` finds something of its call and the workspace that the library is offered,
+    /// with that. A library that is not there is an error only where no other computes the kernel.
+    pub(super) fn first<'a, T>(
         &self,
-        is_apart: bool,
-        mut ask: impl FnMut(&LibraryCall) -> Result<Option<T>, GpuError>,
-    ) -> Result<Option<(T, &Form)>, GpuError> {
-        for form in self.forms.iter().filter(|form| !is_apart || form.is_apart()) {
-            if let Some(found) = ask(&form.call)? {
-                return Ok(Some((found, form)));
+        forms: impl Iterator<Item = &'a Form>,
+        mut ask: impl FnMut(&LibraryCall, usize) -> Result<Option<T>, GpuError>,
+    ) -> Result<Option<(T, &'a Form)>, GpuError> {
+        let mut lacking = None;
+        for form in forms {
+            match ask(&form.call, self.offered(form)) {
+                Ok(Some(found)) => return Ok(Some((found, form))),
+                Ok(None) => {}
+                Err(error) if error.lacks().is_some() => lacking = lacking.or(Some(error)),
+                Err(error) => return Err(error),
             }
         }
-        Ok(None)
+        lacking.map_or(Ok(None), Err)
     }
 
-    /// Whether a library may compute it as a whole, or a part of it.
+    /// Bytes of workspace that the library is offered for a form.
+    pub(super) fn offered(&self, form: &Form) -> usize {
+        self.workspace.saturating_sub(usize::try_from(form.kept).unwrap_or(usize::MAX))
+    }
+
+    /// The forms to try, in order: all of them, or those behind the first where there are such and `is_other`
+    /// is set.
+    pub(super) fn tried(&self, is_other: bool) -> impl Iterator<Item = &Form> {
+        self.forms.iter().skip(usize::from(is_other && self.has_choice()))
+    }
+
+    /// Whether there is more than one form.
     pub(super) fn has_choice(&self) -> bool {
-        self.forms.iter().any(Form::is_apart) && !self.forms.iter().all(Form::is_apart)
+        self.forms.len() > 1
     }
 }
 
@@ -103,12 +121,11 @@ pub(super) fn groups(program: &Program) -> Vec<Group> {
         entry.into_iter().for_each(|(_, kernels)| kernels.push(index));
     }
     let group = |((op, operands), (least, kernels)): (Types<'_>, _)| {
-        let whole = memc_cuda::library(op, operands).map(|call| (call, Lowering::default()));
-        let forms = whole.into_iter().chain(memc_cuda::split_call(op, operands));
-        let forms: Vec<Form> = forms.map(|(call, rest)| Form { call, rest }).collect();
         let most = memc_cuda::ample_allowance(op, operands, *memc_cuda::CONV_WORKSPACE.end());
-        let allowance = usize::try_from(most).unwrap_or(usize::MAX);
-        (!forms.is_empty()).then(|| Group { kernels, forms, workspace: allowance.min(least) })
+        let workspace = usize::try_from(most).unwrap_or(usize::MAX).min(least);
+        let mut forms = memc_cuda::forms(op, operands);
+        forms.retain(|form| form.least_workspace() <= workspace as u64);
+        (!forms.is_empty()).then_some(Group { kernels, forms, workspace })
     };
     same.into_iter().filter_map(group).collect()
 }
@@ -122,24 +139,24 @@ pub(super) fn groups(program: &Program) -> Vec<Group> {
 pub(super) fn take(
     program: &Program,
     driver: &mut (impl Clock + LibraryAlgorithms),
-    is_apart: bool,
+    is_other: bool,
 ) -> Result<LibraryKernels, Error> {
     let free_bytes = driver.facts()?.free_bytes;
     let mut tuned = Tuned::new(program, driver.setting());
     let (mut ops, mut notes) = (vec![None; program.kernels.len()], BTreeSet::new());
     let (mut lacks, mut refusals) = (BTreeSet::new(), Refusals::default());
     for group in groups(program) {
-        let workspace = group.workspace;
         let mut found = Ok(None);
         if let Some((algorithm, is_apart)) = tuned.algorithm(&group.kernels) {
-            found = group.first(is_apart, |call| driver.plan_tuned(call, workspace, &algorithm));
+            let forms = group.forms.iter().filter(|form| form.is_apart == is_apart);
+            found = group.first(forms, |call, workspace| driver.plan_tuned(call, workspace, &algorithm));
             if matches!(found, Ok(None)) {
                 tuned.refused();
             }
         }
         let (mut refused, mut was_asked) = (None, true);
         if matches!(found, Ok(None)) {
-            found = group.first(is_apart && group.has_choice(), |call| {
+            found = group.first(group.tried(is_other), |call, workspace| {
                 Ok(match driver.plan_library(call, workspace)? {
                     Answer::Taken(op) => Some(op),
                     Answer::Refused(why) => {
@@ -192,6 +209,6 @@ impl LibraryKernels {
     /// The call for a launch, where a library computes it.
     pub(super) fn call(&self, launch: &Launch) -> Option<Call> {
         let (op, form) = self.ops.get(launch.kernel)?.as_ref()?;
-        Some(Call { op: *op, places: form.places(launch), workspace: region(launch.workspace) })
+        Some(Call { op: *op, places: places(form, launch)?, workspace: scratch(form, launch) })
     }
 }

@@ -58,8 +58,8 @@ pub(super) struct ReplayOptions {
     pub(super) all_libraries: bool,
     /// Take the host arena whatever the system says is available.
     pub(super) host_is_granted: bool,
-    /// Let libraries compute a part of a kernel, where they may also compute all of it.
-    pub(super) is_apart: bool,
+    /// Let libraries compute a kernel in another form than the first, where there is one.
+    pub(super) is_other: bool,
 }
 
 impl ReplayOptions {
@@ -70,7 +70,7 @@ impl ReplayOptions {
         no_batched: true,
         all_libraries: false,
         host_is_granted: false,
-        is_apart: false,
+        is_other: false,
     };
 }
 
@@ -128,7 +128,7 @@ impl<D: Graphs + Clock + LibraryAlgorithms> Replay<D> {
         options: ReplayOptions,
     ) -> Result<Replay<D>, Error> {
         host_memory::check(0, program.host_bytes, options.host_is_granted)?;
-        let by_library = library::take(&program, &mut driver, options.is_apart)?;
+        let by_library = library::take(&program, &mut driver, options.is_other)?;
         if options.all_libraries && !by_library.lacks.is_empty() {
             let lacks: Vec<String> = by_library.lacks.into_iter().collect();
             return Err(Error::Device(format!(

@@ -6,9 +6,10 @@
 //! of the arena are written, as many as push the call's operands out of the device's cache, since other
 //! kernels run between in a step, too. What the arena holds afterwards means nothing.
 //!
-//! Where a library may compute all of a kernel, or a part of it, the program is measured both ways. A time is
-//! that of the call and of the kernels that do the rest.
+//! Where libraries may compute a kernel in two forms, the program is measured both ways. A time is that of
+//! the call and of the kernels that do the rest.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -19,7 +20,6 @@ use memc_gpu::{
 use memc_plan::{Section, TunedKernel, Tuning};
 
 use super::library::{self, Group};
-use super::places::region;
 use super::replay::{Replay, ReplayOptions};
 use super::tuned::{named, to_plan};
 use crate::log::Log;
@@ -74,16 +74,16 @@ pub(crate) struct Tuner<'a, F> {
 
 impl<'a, F> Tuner<'a, F> {
     /// `host_is_granted` where the caller lets the program have its host arena, whatever the system says is
-    /// available. With `is_apart` only those calls are measured that are a part of a kernel, and that might
-    /// be all of it.
+    /// available. With `is_other` only kernels are measured that libraries may compute in two forms, and of
+    /// those the second one.
     pub(crate) fn new(
         open: &'a F,
         host_is_granted: bool,
-        is_apart: bool,
+        is_other: bool,
         stages: &'a Stages,
     ) -> Tuner<'a, F> {
         let options =
-            ReplayOptions { all_libraries: true, host_is_granted, is_apart, ..ReplayOptions::MEASURED };
+            ReplayOptions { all_libraries: true, host_is_granted, is_other, ..ReplayOptions::MEASURED };
         Tuner { open, stages, options, measured: Log::default() }
     }
 
@@ -103,14 +103,14 @@ impl<D: Graphs + Clock + LibraryAlgorithms + 'static, F: Fn() -> Result<D, GpuEr
     fn open(&self, program: Arc<Program>) -> Result<Box<dyn Executor>, Error> {
         let replay = Replay::open((self.open)()?, program, self.options)?;
         let (stages, measured) = (self.stages.clone(), self.measured.clone());
-        Ok(Box::new(Warm { replay, is_apart: self.options.is_apart, stages, measured }))
+        Ok(Box::new(Warm { replay, is_other: self.options.is_other, stages, measured }))
     }
 }
 
 /// A program that is measured after its first step.
 struct Warm<D> {
     replay: Replay<D>,
-    is_apart: bool,
+    is_other: bool,
     stages: Stages,
     measured: Log<Measured>,
 }
@@ -141,7 +141,7 @@ impl<D: Graphs + Clock + LibraryAlgorithms> Warm<D> {
         self.replay.driver.reserve_marks(2 * (MOST_ALGORITHMS * ROW + 1))?;
         let mut calls = Vec::new();
         let mut groups = library::groups(&program);
-        groups.retain(|group| !self.is_apart || group.has_choice());
+        groups.retain(|group| !self.is_other || group.has_choice());
         for (i, group) in groups.iter().enumerate() {
             self.stages.enter(&format!("measuring algorithms: call {} of {}", i + 1, groups.len()));
             let is_of = |launch: &Launch| group.kernels.contains(&launch.kernel);
@@ -173,16 +173,16 @@ impl<D: Graphs + Clock + LibraryAlgorithms> Warm<D> {
     ) -> Result<Option<TunedCall>, Error> {
         let driver = &mut self.replay.driver;
         // The form that is run: of those that the library takes, the first.
-        let candidates = |call: &_| {
-            driver
-                .algorithms(call, group.workspace)
-                .map(|algorithms| Some(algorithms).filter(|w| !w.is_empty()))
+        let candidates = |call: &_, workspace| {
+            driver.algorithms(call, workspace).map(|algorithms| Some(algorithms).filter(|w| !w.is_empty()))
         };
-        let Some((candidates, form)) = group.first(self.is_apart, candidates)? else { return Ok(None) };
-        let (places, workspace) = (form.places(launch), region(launch.workspace));
+        let found = group.first(group.tried(self.is_other), candidates)?;
+        let Some((candidates, form)) = found else { return Ok(None) };
+        let Some(places) = library::places(form, launch) else { return Ok(None) };
+        let workspace = library::scratch(form, launch);
         let mut algorithms: Vec<(Candidate, LibraryOp)> = Vec::new();
         for (rank, candidate) in candidates.into_iter().take(MOST_ALGORITHMS).enumerate() {
-            let Some(op) = driver.plan_tuned(&form.call, group.workspace, &candidate.algorithm)? else {
+            let Some(op) = driver.plan_tuned(&form.call, group.offered(form), &candidate.algorithm)? else {
                 continue;
             };
             // The first call loads code. What a library offers it may still not do.
@@ -205,7 +205,7 @@ impl<D: Graphs + Clock + LibraryAlgorithms> Warm<D> {
         let mut times = self.times(&ops, &places, workspace, at, touch)?;
         let times = times.iter_mut().map(|times| median(times).max(1));
         let algorithms = algorithms.into_iter().map(|(candidate, _)| candidate).zip(times).collect();
-        Ok(keep(launch, algorithms, launches, form.is_apart()))
+        Ok(keep(launch, algorithms, launches, form.is_apart))
     }
 
     /// Times of calls, with the rest of the launch at `at`, each after writing `touch`.
@@ -271,28 +271,32 @@ fn other(arena: usize, used: impl Iterator<Item = Range<usize>>) -> Range<usize>
     longest.start..longest.end.min(longest.start.saturating_add(TOUCH))
 }
 
-/// Whether a library may compute all of a kernel of the program, or a part of it.
+/// Whether libraries may compute a kernel of the program in two forms.
 pub(crate) fn has_choice(program: &Program) -> bool {
     library::groups(program).iter().any(Group::has_choice)
 }
 
 /// Measurements of both ways to compute kernels, of each kernel the faster one.
-pub(crate) fn faster(whole: Measured, apart: Measured) -> Measured {
-    let mut calls = whole.calls;
-    for other in apart.calls {
+pub(crate) fn faster(first: Measured, second: Measured) -> Measured {
+    let mut calls = first.calls;
+    for other in second.calls {
         let Some(call) = calls.iter_mut().find(|call| call.tuned.kernel == other.tuned.kernel) else {
             continue;
         };
         let (ns, default_ns) = (other.tuned.ns, call.tuned.default_ns);
-        call.algorithms += if call.tuned.is_apart { 0 } else { other.algorithms };
-        if ns < call.tuned.ns && is_worth(ns, default_ns) && !call.tuned.is_apart {
+        let is_new = call.tuned.is_apart != other.tuned.is_apart;
+        call.algorithms += if is_new { other.algorithms } else { 0 };
+        if is_new && ns < call.tuned.ns && is_worth(ns, default_ns) {
             let tuned = TunedKernel { default_ns, ..other.tuned };
             *call = TunedCall { tuned, is_other: true, algorithms: call.algorithms, ..other };
         }
     }
-    let tuning = whole
-        .tuning
-        .map(|tuning| Tuning { kernels: calls.iter().map(|call| call.tuned.clone()).collect(), ..tuning });
+    let kernels = || calls.iter().map(|call| call.tuned.clone()).collect();
+    let tuning = first.tuning.map(|tuning| {
+        let others = second.tuning.into_iter().flat_map(|tuning| tuning.libraries);
+        let all: BTreeMap<String, String> = tuning.libraries.into_iter().chain(others).collect();
+        Tuning { kernels: kernels(), libraries: all.into_iter().collect(), ..tuning }
+    });
     Measured { calls, tuning }
 }
 

@@ -135,9 +135,7 @@ fn library_calls_give_the_numbers_of_the_cpu() {
     assert_close(&cases, &got, &want);
     let (again, _, _) = run(&fake, "--check-memory --steps 4", "");
     assert!(got == again);
-    let call = |(op, operands): &&Case| {
-        memc_cuda::library(op, operands).is_some() || memc_cuda::split_call(op, operands).is_some()
-    };
+    let call = |(op, operands): &&Case| !memc_cuda::forms(op, operands).is_empty();
     let taken = cases.iter().filter(call).count();
     // Of each type the fakes refuse two products of 13 columns, and three or four convolutions dilated by 3.
     assert_eq!(calls.len(), taken - 6 - 4 - 3 - 3, "{calls:#?}");
@@ -178,6 +176,19 @@ fn a_sum_that_a_library_refuses_leaves_it_the_product() {
 /// A product with the sum of an operand, which a library computes as a whole.
 pub(crate) fn bias_grad_case() -> Case {
     bias_grad(DType::F32, &[7, 5], &[7, 6], "trans_a")
+}
+
+/// A convolution by one element and its gradients, and the gradient of the input of one that leaves out every
+/// other row and column.
+pub(crate) fn pointwise_cases() -> Vec<Case> {
+    let is_pointwise = |(op, types): &Case| {
+        let window = match op {
+            memc_ir::OpKind::ConvGradWeight { kernel, .. } => kernel.as_slice(),
+            _ => types.get(1).and_then(|w| w.shape.get(2..)).unwrap_or_default(),
+        };
+        window == [1, 1] && memc_cuda::forms(op, types).len() > 1
+    };
+    convolutions(DType::F32).into_iter().filter(is_pointwise).collect()
 }
 
 /// A few kernels that libraries take.

@@ -122,6 +122,28 @@ fn the_faster_form_of_a_product_with_a_sum_is_kept() {
     }
 }
 
+/// Of a convolution by one element both forms are measured, cuBLASLt's products and cuDNN's call, and the
+/// faster one is kept and run.
+#[test]
+fn the_faster_form_of_a_convolution_is_kept() {
+    for case in libraries::pointwise_cases() {
+        let room = memc_cuda::allowance(&case.0, &case.1);
+        let Some(fake) = Fake::new(&plan([(&case, room)])) else { return };
+        for (failure, is_product) in [("slow convolutions", true), ("slow products", false)] {
+            let printed = fake.succeeds(&format!("{TUNE} --json"), failure);
+            let object: Value = serde_json::from_str(&printed).unwrap();
+            let kernel = &object["kernels"][0];
+            assert_eq!(kernel["is_apart"], is_product, "{failure}: {object}");
+            assert!(kernel["algorithms"].as_u64() > Some(3), "of both forms: {object}");
+            let (got, calls, said) = run(&fake, "", failure);
+            assert_eq!((calls.len(), said.as_str()), (1, ""), "{calls:#?}");
+            assert_eq!(calls[0].starts_with("cublasLtMatmul"), is_product, "{calls:#?}");
+            let (again, _, _) = libraries::run(&fake, "--check-memory --steps 3", failure);
+            assert_eq!(got, again);
+        }
+    }
+}
+
 /// Where sums may have any order, algorithms without one are measured too, and with other rounding those of
 /// that.
 #[test]
