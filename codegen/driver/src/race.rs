@@ -3,7 +3,8 @@
 //!
 //! Formulations in the order as given are planned with less effort first, then other orders of the most
 //! promising, and the best again with all effort. Where that leaves the step longer than ideal, more and
-//! fewer updates run on the host. No candidate is planned whose bound is no better than a plan that is known.
+//! fewer updates run on the host. No candidate is planned whose bound is no better than a plan that is known,
+//! or 2 % better where other updates run on the host. From effort 3 on every other planner is asked at last.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -15,7 +16,7 @@ use rayon::prelude::*;
 
 use crate::candidate::Candidate;
 use crate::error::Error;
-use crate::instance::Instance;
+use crate::instance::{Bounds, Instance};
 use crate::machine::{now, since};
 use crate::plan::{Outcome, Search, Solved};
 use crate::watch::{Event, Found, Generation, Hold, Watch};
@@ -50,6 +51,9 @@ const MOST_ON_HOST: usize = 3;
 
 /// Most of those that have the same ops there, in different formulations.
 const ALIKE: usize = 2;
+
+/// A rank, a bound in ns, and the candidate that has them.
+type Ranked = (u64, u64, usize);
 
 /// Numbers of candidates that are planned.
 struct Turns {
@@ -210,7 +214,7 @@ impl Race<'_> {
         glances
     }
 
-    /// Whether updates on the host may make the step noticeably shorter.
+    /// Whether updates may move to the host, and may make the step noticeably shorter there.
     fn is_worth_host(&self) -> bool {
         let ideal = self.instance.ideal_ns();
         let states = self.instance.given().numbers().tensors.values();
@@ -237,25 +241,40 @@ impl Race<'_> {
             most = than - than / LESS_BY_HOST;
         }
         let mut glances = self.glances(&others);
-        glances.retain(|glance| glance.0 <= most);
-        // A first glance is too long and a bound too short, each where the other may be right.
-        let known: Vec<usize> = glances.iter().map(|glance| glance.1).collect();
-        self.instance.bound_all(&known, self.budget, self.search.allow);
-        glances.sort_by_key(|&(glance_ns, at)| glance_ns.saturating_add(self.bound_ns(at)));
-        let host = |at: &usize| &self.candidates()[*at].pose.host;
-        let alike = |k: usize| host(&glances[k].1) == host(&glances[0].1);
-        // The second is the one that the bound promises most of, the third the first in another formulation.
-        let bound_ns = |k: &usize| self.bound_ns(glances[*k].1);
-        let second = (1..glances.len()).filter(|&k| !alike(k)).min_by_key(bound_ns);
-        let third = (1..glances.len()).find(|&k| alike(k));
-        let rest = (1..glances.len()).filter(|&k| Some(k) != second && Some(k) != third);
-        let first = (0..1).filter(|_| !glances.is_empty());
-        let order: Vec<usize> = first.chain(second).chain(third).chain(rest).collect();
+        glances.retain(|glance| glance.0 < most);
+        let bounds = self.bounds_of(&glances);
+        // The first glance overestimates the step and the bound underestimates it; their sum ranks best.
+        let mut ranked: Vec<Ranked> = Vec::new();
+        for ((glance_ns, at), bound_ns) in glances.into_iter().zip(bounds) {
+            // Without a bound nothing fits.
+            ranked.extend(bound_ns.map(|bound_ns| (glance_ns.saturating_add(bound_ns), bound_ns, at)));
+        }
+        ranked.sort_unstable();
+        self.diverse(&ranked, turns.on_host)
+    }
+
+    /// Bounds in ns of candidates; none where nothing fits.
+    fn bounds_of(&self, glances: &[(u64, usize)]) -> Vec<Option<u64>> {
+        let candidates: Vec<usize> = glances.iter().map(|glance| glance.1).collect();
+        let bounds = self.instance.bound_all(&candidates, self.budget, self.search.allow);
+        let least = |bound: Option<Bounds>| bound?.least(!self.search.allow.reorder);
+        bounds.into_iter().map(least).collect()
+    }
+
+    /// So many of ranked candidates, each with its bound in ns: the first, the one with the lowest bound among
+    /// those with other ops on the host, the first one's ops in another formulation, and the rest in order.
+    fn diverse(&self, ranked: &[Ranked], most: usize) -> Vec<usize> {
+        let host = |at: usize| &self.candidates()[at].pose.host;
+        let Some((first, rest)) = ranked.split_first() else { return Vec::new() };
+        let (alike, differs): (Vec<&Ranked>, Vec<&Ranked>) =
+            rest.iter().partition(|x| host(x.2) == host(first.2));
+        let second = differs.iter().min_by_key(|x| x.1).copied();
+        let order = [first].into_iter().chain(second).chain(alike.first().copied()).chain(rest);
         // Formulations differ less than what runs on the host.
         let mut taken: Vec<usize> = Vec::new();
-        for at in order.into_iter().map(|k| glances[k].1) {
-            let same = taken.iter().filter(|other| host(other) == host(&at)).count();
-            if taken.len() < turns.on_host && same < ALIKE && !self.is_hopeless(at) {
+        for at in order.map(|x| x.2) {
+            let same = taken.iter().filter(|&&other| host(other) == host(at)).count();
+            if taken.len() < most && same < ALIKE && !taken.contains(&at) && !self.is_hopeless(at) {
                 taken.push(at);
             }
         }
@@ -280,6 +299,9 @@ impl Race<'_> {
         let open: Vec<usize> = self.entered.iter().copied().filter(|&at| !self.fits(at)).collect();
         for planner in &PLANNERS[1..] {
             for &at in &open {
+                if self.session.stop((1, 1)) {
+                    return;
+                }
                 self.plan(at, planner, self.search.effort, (1, 1));
             }
         }
@@ -356,10 +378,11 @@ impl Race<'_> {
         self.search.planner.name == PLANNERS[0].name
     }
 
-    /// Whether the search has to end, or nothing faster can be found.
+    /// Whether the search has to end, or nothing faster can be found. A step with ops on the host may be
+    /// shorter than the ideal one.
     fn is_over(&self) -> bool {
-        let ideal = self.instance.ideal_ns();
-        self.step_ns() <= ideal || self.session.watch.stop()
+        let hosted = self.best.as_ref().is_some_and(|best| self.others.contains(&best.at));
+        !hosted && self.step_ns() <= self.instance.ideal_ns() || self.session.watch.stop()
     }
 
     fn step_ns(&self) -> u64 {
@@ -373,8 +396,10 @@ impl Race<'_> {
         let candidate = &self.candidates()[at];
         let hosted = |at| self.others.contains(&at);
         let mut step_ns = self.step_ns();
-        if hosted(at) && !hosted(best.at) {
-            step_ns -= step_ns / LESS_BY_HOST;
+        match (hosted(at), hosted(best.at)) {
+            (true, false) => step_ns -= step_ns / LESS_BY_HOST,
+            (false, true) => step_ns += step_ns / (LESS_BY_HOST - 1),
+            _ => {}
         }
         if candidate.compute_ns() >= step_ns {
             return true;

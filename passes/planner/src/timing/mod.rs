@@ -2,9 +2,10 @@
 //! the sequence.
 //!
 //! The same four streams as the discrete-event model, with three simplifications that make it fast. A step,
-//! and a copy to the device, waits for every release before it, whether or not it takes those bytes. Copies
-//! slow each other, but no step. An op on the host takes no time where an operand of it went to the host
-//! before its last copy there. Without the last two it is never optimistic.
+//! and a copy to the device, waits for every release before it, whether or not it takes those bytes. A copy
+//! slows no step, and of the copies in the other direction only the last of the same walk, which an op on the
+//! host does not notice. Such an op takes no time where an operand of it went to the host before its last
+//! copy there. Without the last two it is never optimistic.
 //!
 //! The step is walked until its time repeats, at most three times; one walk is enough when it leaves no copy
 //! behind that the next step could notice.

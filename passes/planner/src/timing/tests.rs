@@ -93,9 +93,6 @@ impl Plain {
                     if let Some(g) = self.slowable.0.filter(|_| self.d2h > out) {
                         self.outs[g].1 = self.d2h;
                         self.left(s, g);
-                        if s.swaps[g].is_some_and(|w| w.drop == i) && self.d2h > self.room.0 {
-                            self.room = (self.d2h, g);
-                        }
                     }
                 }
             }

@@ -246,17 +246,16 @@ impl Walk<'_> {
     fn slow_leave(&mut self, i: StepPos) {
         let (k, issued) = self.last_leave;
         let Some(leave) = self.leaves.get_mut(k) else { return };
-        let c = &mut self.c;
-        let end = c.d2h;
+        let end = self.c.d2h;
         leave.done = end;
-        self.out[leave.gap].1 = end - c.base;
+        self.out[leave.gap].1 = end - self.c.base;
         if leave.cell == NO_STEP {
-        } else if leave.ahead && leave.cell >= issued {
+            return;
+        }
+        if leave.ahead && leave.cell >= issued {
             self.late_room.last_mut().into_iter().for_each(|late| late.1 = end);
         } else if leave.ahead || leave.cell > i {
             self.cells[leave.cell].make_room(end, leave.gap);
-        } else if leave.cell == i && end > c.room {
-            (c.room, c.room_gap) = (end, leave.gap);
         }
     }
 }
