@@ -101,7 +101,7 @@ def steps(args):
     for network, device, batch, options, _ in SEEDS:
         rows = [cell(network, batch, device, options, percent / 100) for percent in range(30, 100, 5)]
         over = [r["step_over_ideal"] or math.inf for r in rows]
-        rises = [(a / min(over[: i + 1]), rows[i]["share"]) for i, a in enumerate(over) if a < math.inf]
+        rises = [(a / min(over[: i + 1]), rows[i]["share"]) for i, a in enumerate(over) if a < math.inf] or [(None, None)]
         row = {"network": network, "batch": batch, "device": device} | {f"{r['share']:.2f}": r["step_over_ideal"] for r in rows}
         yield row | {"worst_rise": max(rises)[0], "at": max(rises)[1], "seconds": max(r["seconds"] for r in rows)}
 

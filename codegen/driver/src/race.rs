@@ -187,10 +187,9 @@ impl Race<'_> {
         let mut last = near(&times);
         last.truncate(turns.finalists);
         // With all effort, the best without other ops on the host may overtake those with them.
-        let hosted = |at: &usize| self.others.contains(at);
-        if last.iter().all(hosted) {
+        if last.iter().all(|&at| self.is_hosted(at)) {
             last.truncate(1);
-            last.extend(times.iter().filter(|(_, at)| !hosted(at)).min().map(|&(_, at)| at));
+            last.extend(times.iter().filter(|&&(_, at)| !self.is_hosted(at)).min().map(|&(_, at)| at));
         }
         self.heat(&last, effort, (count - last.len(), count));
     }
@@ -319,7 +318,13 @@ impl Race<'_> {
         // A search counts its own plans.
         let before = self.evaluations;
         let found = |found: Progress| session.found(found.step_ns, before + found.evaluations);
-        let alive = |alive: &Alive| session.generation(&alive.step_ns, before + alive.evaluations);
+        // Generations and the reason for no plan are those of the planner that was asked for.
+        let own = planner.name == search.planner.name;
+        let alive = |alive: &Alive| {
+            if own {
+                session.generation(&alive.step_ns, before + alive.evaluations);
+            }
+        };
         let capacity = instance.capacity(self.budget);
         let request =
             Request { stop: &stop, watch: &found, alive: &alive, effort, ..search.request(capacity) };
@@ -334,6 +339,7 @@ impl Race<'_> {
                 self.offer(at, schedule, evaluations);
                 Some(step_ns)
             }
+            Err(_) if !own => None,
             Err(failed @ NoPlan::Failed(_)) => {
                 self.failure = Some(failed);
                 None
@@ -352,9 +358,8 @@ impl Race<'_> {
         schedule.decisions.pose = self.candidates()[at].pose.clone();
         self.session.found(schedule.evaluation.step_ns, self.evaluations);
         let is_better = |best: &Solved| {
-            let hosted = |at| self.others.contains(&at);
             let (is, was) = (schedule.evaluation.step_ns, best.schedule.evaluation.step_ns);
-            match (hosted(at), hosted(best.at)) {
+            match (self.is_hosted(at), self.is_hosted(best.at)) {
                 (true, false) => is <= was - was / LESS_BY_HOST,
                 (false, true) => was > is - is / LESS_BY_HOST,
                 _ => schedule.key() < best.schedule.key(),
@@ -374,6 +379,11 @@ impl Race<'_> {
         self.candidates()[at].kept().evaluation.dev_bytes <= self.instance.capacity(self.budget)
     }
 
+    /// Whether a candidate has other ops on the host than the first.
+    fn is_hosted(&self, at: usize) -> bool {
+        self.others.contains(&at)
+    }
+
     fn is_default(&self) -> bool {
         self.search.planner.name == PLANNERS[0].name
     }
@@ -381,7 +391,7 @@ impl Race<'_> {
     /// Whether the search has to end, or nothing faster can be found. A step with ops on the host may be
     /// shorter than the ideal one.
     fn is_over(&self) -> bool {
-        let hosted = self.best.as_ref().is_some_and(|best| self.others.contains(&best.at));
+        let hosted = self.best.as_ref().is_some_and(|best| self.is_hosted(best.at));
         !hosted && self.step_ns() <= self.instance.ideal_ns() || self.session.watch.stop()
     }
 
@@ -394,9 +404,8 @@ impl Race<'_> {
     fn is_hopeless(&self, at: usize) -> bool {
         let Some(best) = &self.best else { return false };
         let candidate = &self.candidates()[at];
-        let hosted = |at| self.others.contains(&at);
         let mut step_ns = self.step_ns();
-        match (hosted(at), hosted(best.at)) {
+        match (self.is_hosted(at), self.is_hosted(best.at)) {
             (true, false) => step_ns -= step_ns / LESS_BY_HOST,
             (false, true) => step_ns += step_ns / (LESS_BY_HOST - 1),
             _ => {}

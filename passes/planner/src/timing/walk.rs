@@ -173,14 +173,9 @@ impl Walk<'_> {
                 }
             }
             k = leave.next;
-            // The position of the next step is behind, unless the copy is made early.
-            if leave.ahead && leave.cell >= i {
-                self.late_room.push((leave.cell, c.d2h, gap));
-            } else if leave.cell != NO_STEP {
-                self.cells[leave.cell].make_room(c.d2h, gap);
-            }
+            self.give_up();
             if slowed {
-                self.slow_return(i);
+                self.slow_return();
             }
         }
         let c = &mut self.c;
@@ -194,7 +189,7 @@ impl Walk<'_> {
     /// Issues the copies to the device of a position.
     fn bring_back<const HOST: bool>(&mut self, i: StepPos) {
         let mut k = self.cells[i].back;
-        while let Some(&Return { ns, gap, next, cell, after, ahead }) = self.returns.get(k) {
+        while let Some(&Return { ns, gap, next, after, .. }) = self.returns.get(k) {
             let c = &mut self.c;
             let (mut start, mut cause) = (c.compute, Cause::Compute);
             if c.room > start {
@@ -217,46 +212,59 @@ impl Walk<'_> {
             (c.last_in, self.last_return) = (gap, (k, i));
             self.back[gap] = (start - c.base, c.h2d - c.base);
             self.back_cause[gap] = cause;
-            if ahead && cell >= i {
-                self.late_need.push((cell, c.h2d, gap));
-            } else {
-                self.cells[cell].wait_for_copy(c.h2d, gap);
-            }
             k = next;
+            self.arrive();
             if slowed {
-                self.slow_leave(i);
+                self.slow_leave();
             }
         }
     }
 
-    /// At a position, the last copy to the device turns out to end later, beside one to the host.
-    fn slow_return(&mut self, i: StepPos) {
+    /// The last copy to the host ends later, beside one to the device.
+    fn slow_leave(&mut self) {
+        let Some(leave) = self.leaves.get_mut(self.last_leave.0) else { return };
+        leave.done = self.c.d2h;
+        self.out[leave.gap].1 = self.c.d2h - self.c.base;
+        self.give_up();
+    }
+
+    /// The last copy to the device ends later, beside one to the host.
+    fn slow_return(&mut self) {
+        let Some(back) = self.returns.get(self.last_return.0) else { return };
+        self.back[back.gap].1 = self.c.h2d - self.c.base;
+        self.arrive();
+    }
+
+    /// Whoever takes the bytes of the last copy to the host waits for its end. A step that has run does so
+    /// already, and nothing slows that copy any more.
+    fn give_up(&mut self) {
+        let (k, issued) = self.last_leave;
+        let Some(&Leave { gap, cell, ahead, done, .. }) = self.leaves.get(k) else { return };
+        // The position of the next step is behind, unless the copy is made early.
+        if ahead && cell >= issued {
+            put_last(self.late_room, (cell, done, gap));
+        } else if cell != NO_STEP {
+            self.cells[cell].make_room(done, gap);
+        }
+    }
+
+    /// The step that needs the last copy to the device waits for its end, as in [`Walk::give_up`].
+    fn arrive(&mut self) {
         let (k, issued) = self.last_return;
         let Some(&Return { gap, cell, ahead, .. }) = self.returns.get(k) else { return };
-        let end = self.c.h2d;
-        self.back[gap].1 = end - self.c.base;
         if ahead && cell >= issued {
-            self.late_need.last_mut().into_iter().for_each(|late| late.1 = end);
-        } else if ahead || cell >= i {
-            self.cells[cell].wait_for_copy(end, gap);
+            put_last(self.late_need, (cell, self.c.h2d, gap));
+        } else {
+            self.cells[cell].wait_for_copy(self.c.h2d, gap);
         }
     }
+}
 
-    /// At a position, the last copy to the host turns out to end later, beside one to the device.
-    fn slow_leave(&mut self, i: StepPos) {
-        let (k, issued) = self.last_leave;
-        let Some(leave) = self.leaves.get_mut(k) else { return };
-        let end = self.c.d2h;
-        leave.done = end;
-        self.out[leave.gap].1 = end - self.c.base;
-        if leave.cell == NO_STEP {
-            return;
-        }
-        if leave.ahead && leave.cell >= issued {
-            self.late_room.last_mut().into_iter().for_each(|late| late.1 = end);
-        } else if leave.ahead || leave.cell > i {
-            self.cells[leave.cell].make_room(end, leave.gap);
-        }
+/// Appends a wait, or replaces the last one if it is for the same gap.
+fn put_last(list: &mut Vec<(StepPos, u64, GapIx)>, wait: (StepPos, u64, GapIx)) {
+    match list.last_mut() {
+        Some(last) if last.2 == wait.2 => *last = wait,
+        _ => list.push(wait),
     }
 }
 
