@@ -16,7 +16,7 @@ use rayon::prelude::*;
 
 use crate::candidate::Candidate;
 use crate::error::Error;
-use crate::instance::{Bounds, Instance};
+use crate::instance::Instance;
 use crate::machine::{now, since};
 use crate::plan::{Outcome, Search, Solved};
 use crate::watch::{Event, Found, Generation, Hold, Watch};
@@ -48,12 +48,6 @@ const LESS_BY_HOST: u64 = 50;
 
 /// Most candidates with ops on the host that are planned.
 const MOST_ON_HOST: usize = 3;
-
-/// Most of those that have the same ops there, in different formulations.
-const ALIKE: usize = 2;
-
-/// A rank, a bound in ns, and the candidate that has them.
-type Ranked = (u64, u64, usize);
 
 /// Numbers of candidates that are planned.
 struct Turns {
@@ -224,8 +218,8 @@ impl Race<'_> {
             && self.step_ns() > ideal + ideal / WORTH_HOST
     }
 
-    /// Candidates with other ops on the host that are worth a plan: those with the shortest steps by a first
-    /// glance and a bound.
+    /// Candidates with other ops on the host that are worth a plan: the one with the shortest step by a first
+    /// glance, by that and a bound, and by the bound, each with ops that those before it do not have there.
     fn on_host(&self, turns: &Turns) -> Vec<usize> {
         if !self.is_worth_host() {
             return Vec::new();
@@ -241,41 +235,22 @@ impl Race<'_> {
         }
         let mut glances = self.glances(&others);
         glances.retain(|glance| glance.0 < most);
-        let bounds = self.bounds_of(&glances);
-        // The first glance overestimates the step and the bound underestimates it; their sum ranks best.
-        let mut ranked: Vec<Ranked> = Vec::new();
-        for ((glance_ns, at), bound_ns) in glances.into_iter().zip(bounds) {
-            // Without a bound nothing fits.
-            ranked.extend(bound_ns.map(|bound_ns| (glance_ns.saturating_add(bound_ns), bound_ns, at)));
+        if turns.on_host > 1 {
+            let all: Vec<usize> = glances.iter().map(|glance| glance.1).collect();
+            self.instance.bound_all(&all, self.budget, self.search.allow);
         }
-        ranked.sort_unstable();
-        self.diverse(&ranked, turns.on_host)
-    }
-
-    /// Bounds in ns of candidates; none where nothing fits.
-    fn bounds_of(&self, glances: &[(u64, usize)]) -> Vec<Option<u64>> {
-        let candidates: Vec<usize> = glances.iter().map(|glance| glance.1).collect();
-        let bounds = self.instance.bound_all(&candidates, self.budget, self.search.allow);
-        let least = |bound: Option<Bounds>| bound?.least(!self.search.allow.reorder);
-        bounds.into_iter().map(least).collect()
-    }
-
-    /// So many of ranked candidates, each with its bound in ns: the first, the one with the lowest bound among
-    /// those with other ops on the host, the first one's ops in another formulation, and the rest in order.
-    fn diverse(&self, ranked: &[Ranked], most: usize) -> Vec<usize> {
+        // A first glance overestimates the step, a bound underestimates it.
+        let ranks: [&dyn Fn(u64, usize) -> u64; MOST_ON_HOST] = [
+            &|glance_ns, _| glance_ns,
+            &|glance_ns, at| glance_ns.saturating_add(self.bound_ns(at).unwrap_or(u64::MAX)),
+            &|_, at| self.bound_ns(at).unwrap_or(u64::MAX),
+        ];
         let host = |at: usize| &self.candidates()[at].pose.host;
-        let Some((first, rest)) = ranked.split_first() else { return Vec::new() };
-        let (alike, differs): (Vec<&Ranked>, Vec<&Ranked>) =
-            rest.iter().partition(|x| host(x.2) == host(first.2));
-        let second = differs.iter().min_by_key(|x| x.1).copied();
-        let order = [first].into_iter().chain(second).chain(alike.first().copied()).chain(rest);
-        // Formulations differ less than what runs on the host.
         let mut taken: Vec<usize> = Vec::new();
-        for at in order.map(|x| x.2) {
-            let same = taken.iter().filter(|&&other| host(other) == host(at)).count();
-            if taken.len() < most && same < ALIKE && !taken.contains(&at) && !self.is_hopeless(at) {
-                taken.push(at);
-            }
+        for rank in ranks.iter().take(turns.on_host) {
+            let open = glances.iter().filter(|&&(_, at)| taken.iter().all(|&other| host(other) != host(at)));
+            let open = open.filter(|&&(_, at)| !self.is_hopeless(at));
+            taken.extend(open.min_by_key(|&&(glance_ns, at)| rank(glance_ns, at)).map(|&(_, at)| at));
         }
         taken
     }
@@ -418,14 +393,13 @@ impl Race<'_> {
         if same && self.fits(best.at) && !self.fits(at) || self.budget == u64::MAX {
             return true;
         }
-        let least = self.bound_ns(at);
+        let Some(least) = self.bound_ns(at) else { return true };
         step_ns <= if self.fits(at) { least + least / 1000 } else { least }
     }
 
-    /// Time in ns that no plan of a candidate can beat; 0 where unknown.
-    fn bound_ns(&self, at: usize) -> u64 {
-        let bound = self.instance.bound(at, self.budget, self.search.allow);
-        bound.and_then(|bound| bound.least(!self.search.allow.reorder)).unwrap_or(0)
+    /// Time in ns that no plan of a candidate can beat; none where nothing fits.
+    fn bound_ns(&self, at: usize) -> Option<u64> {
+        self.instance.bound(at, self.budget, self.search.allow)?.least(!self.search.allow.reorder)
     }
 
     fn finish(self) -> Result<Outcome, Error> {
