@@ -192,8 +192,9 @@ pub(crate) struct Compile {
     /// Host memory that the plan may take, such as 64G. Where swapping takes more, nothing is swapped
     #[arg(hide_short_help = true, long, value_name = "SIZE", value_parser = values::bytes)]
     pub(crate) host_mem: Option<u64>,
-    /// Most workspace of a convolution on a GPU, 32M to 512M. More than 32M is given where the budget has
-    /// room: cuDNN may be faster then, and plans of different budgets may differ in the last bits
+    /// Most workspace of a convolution on a GPU, 32M to 512M. A plan with more than 32M is taken where it is
+    /// at most a tenth longer: cuDNN is faster with it, and plans of different budgets may differ in the last
+    /// bits
     #[arg(hide_short_help = true, long, value_name = "SIZE", value_parser = values::conv_workspace)]
     #[arg(default_value = "32M")]
     pub(crate) conv_workspace: u64,

@@ -1,8 +1,9 @@
 //! Ways in which a library may compute an op: by the call that the op is, or by another one, with launches
 //! behind it.
 //!
-//! A convolution whose window is one element is a product of matrices for each image: cuBLASLt computes it
-//! several times as fast as cuDNN's algorithms that keep an order do, on an H100.
+//! A convolution whose window is one element is a product of matrices for each image. On an H100 cuBLASLt
+//! computes gradients so in half the time of cuDNN's algorithms that keep an order, and results about as
+//! fast.
 //!
 //! - The result: `y[n] = w * x[n]`.
 //! - The gradient of the input: `dx[n] = transpose(w) * dy[n]`. Where the window moves by more than one, a
@@ -159,13 +160,11 @@ fn spread(
         "const idx column = i % (idx)width, above = i / (idx)width;\n\
          const idx row = above % (idx)height, plane = above / (idx)height;\n\
          const idx r = row / (idx)sh, c = column / (idx)sw;\n\
-         const bool is_there = r * (idx)sh == row && c * (idx)sw == column && r < (idx)oh && c < (idx)ow;\n\
+         const bool is_there = r * (idx)sh == row && c * (idx)sw == column;\n\
          to[i] = is_there ? from[(plane * (idx)oh + r) * (idx)ow + c] : down<{t}>(0.0f);"
     );
     let total = planes * u64::try_from(height).ok()? * u64::try_from(width).ok()?;
-    let mut rest = Lowering::of(entry.each("spread", total, &body));
-    rest.workspace = planes * u64::try_from(oh).ok()? * u64::try_from(ow).ok()? * dtype.bytes();
-    Some(rest)
+    Some(Lowering::of(entry.each("spread", total, &body)))
 }
 
 #[cfg(test)]

@@ -228,19 +228,18 @@ pub fn allowance(op: &OpKind, operands: &[TensorType]) -> u64 {
 ///
 /// They suffice for Winograd's transforms, with which a 3 by 3 window takes down to a third of the time; for
 /// that of the [`forms`] which has parts in the workspace; and for cuDNN's one algorithm for the gradient of
-/// the weight that keeps an order, which puts all tensors into another order of axes. Without either a
-/// gradient of the weight is a generated kernel that takes up to five times as long.
+/// the weight that keeps an order, which puts all tensors into another order of axes. A gradient of the
+/// weight that has room for none of these is a generated kernel, which takes up to five times as long.
 pub fn ample_allowance(op: &OpKind, operands: &[TensorType], most: u64) -> u64 {
     let (usual, most) = (allowance(op, operands), most.min(*CONV_WORKSPACE.end()));
     let call = library(op, operands).filter(|_| most > ENOUGH);
     let Some(LibraryCall::Convolution(c)) = call else { return usual };
-    let with_parts = forms(op, operands).iter().map(Form::least_workspace).find(|&bytes| bytes > 0);
-    let wanted = match (c.transformed().filter(|&bytes| bytes <= most), c.pass) {
-        (Some(transformed), _) => transformed,
-        (None, Pass::GradWeight) => with_parts.unwrap_or(u64::MAX).min(touched(op, operands)),
-        (None, _) => with_parts.unwrap_or(0),
-    };
-    usual.max(padded(wanted.saturating_add(ALIGNING).min(most)))
+    let in_parts = forms(op, operands).iter().map(Form::least_workspace).find(|&bytes| bytes > 0);
+    let in_order = Some(touched(op, operands)).filter(|_| c.pass == Pass::GradWeight);
+    let fits = |bytes: &u64| bytes.saturating_add(ALIGNING) <= most;
+    let least = [in_parts, in_order].into_iter().flatten().filter(fits).min();
+    let wanted = c.transformed().filter(fits).or(least);
+    wanted.map_or(usual, |bytes| usual.max(padded(bytes + ALIGNING)))
 }
 
 /// Bytes of an op's operands and results.

@@ -17,7 +17,7 @@ use crate::instance::{Instance, Size};
 use crate::machine::{now, since};
 use crate::plan::{DecisionsFile, Outcome, Search};
 use crate::source::Model;
-use crate::watch::{Event, Silent, Watch};
+use crate::watch::{Event, Hold, Silent, Watch};
 
 /// Options of [`compile`].
 #[derive(Clone)]
@@ -27,9 +27,10 @@ pub struct Options<'a> {
     /// Host memory in bytes that the plan may take. Where swapping takes more, less is swapped, at last
     /// nothing.
     pub host_memory: Option<u64>,
-    /// Most workspace of a convolution on a GPU in bytes, within [`CONV_WORKSPACE`], where the budget has
-    /// room. A library may choose another algorithm with more, whose sums are rounded otherwise: with the
-    /// least plans of all budgets compute the same bits.
+    /// Most workspace of a convolution on a GPU in bytes, within [`CONV_WORKSPACE`]. Two plans are made where
+    /// it is more than the least: one with it, and one with the least unless the first is near the ideal. A
+    /// library may choose another algorithm with more, whose sums are rounded otherwise: with the least plans
+    /// of all budgets compute the same bits.
     pub conv_workspace: u64,
     /// Planner, permissions and effort.
     pub search: Search,
@@ -103,13 +104,22 @@ impl Compiled {
         claims.step_ns <= claims.ideal_ns.saturating_add(claims.ideal_ns / NEAR)
     }
 
-    /// Whether the plan, with more workspace for convolutions, is worth more than one with the usual. Where
-    /// times with both are measured, the model says so. Otherwise it does not know what workspace is worth.
+    /// Whether the plan, with more workspace for convolutions, is worth more than one with the usual. The
+    /// model takes kernels to be as fast without it, unless both times were measured.
     fn is_worth(&self, usual: &Compiled) -> bool {
-        let (roomy, usual) = (&self.plan.meta.claims, &usual.plan.meta.claims);
-        let is_known = roomy.ideal_ns != usual.ideal_ns;
-        let worth = if is_known { 0 } else { usual.step_ns / WORTH };
-        roomy.step_ns <= usual.step_ns.saturating_add(worth)
+        let [roomy, usual] = [self, usual].map(|compiled| compiled.plan.meta.claims.step_ns);
+        roomy <= usual.saturating_add(usual / WORTH)
+    }
+
+    /// The plan, after a warning where it may take more than the device has.
+    fn told(self, model: &Model, options: &Options<'_>) -> Compiled {
+        let budget = self.plan.meta.budget_bytes;
+        if let Some(has) = model.profile.memory_bytes.filter(|&has| budget > has) {
+            let (takes, has, name) = (Bytes(budget), Bytes(has), &model.profile.name);
+            let text = format!("the plan may take {takes}, and {name} has {has}");
+            options.watch.event(Event::Warning(&text));
+        }
+        self
     }
 
     /// Writes the plan file as a whole or not at all, and returns the hash of its content.
@@ -141,25 +151,31 @@ pub fn compile(model: &Model, options: &Options<'_>) -> Result<Compiled, Error> 
     let instance = Instance::of_model(model, poses.clone())?;
     let budget = options.budget.map(|size| instance.bytes(size)).transpose()?;
     let begun = now();
-    let roomy = roomy(model, options, &poses, budget)?;
-    if roomy.as_ref().is_some_and(Compiled::is_near_ideal) {
-        return roomy.map_or_else(|| Err(Error::Internal("a plan is gone".into())), Ok);
-    }
+    let roomy = match with_room(model, options, &poses, budget)? {
+        Some(roomy) if roomy.outcome.interrupted || roomy.is_near_ideal() => {
+            return Ok(roomy.told(model, options));
+        }
+        other => other,
+    };
+    // A request to stop must not lose it.
+    let held = roomy.as_ref().map(|_| Hold::begin(options.watch));
     let mut search = options.search.clone();
     search.time_limit =
         search.time_limit.map(|limit| limit.saturating_sub(Duration::from_nanos(since(begun))));
     let job = Job { model, profile: &model.profile, options, instance, whole: None, budget, search };
     let usual = job.finish(&poses);
-    match (roomy, usual) {
-        (Some(roomy), Ok(usual)) if roomy.is_worth(&usual) => Ok(roomy),
-        (Some(roomy), Err(Error::Infeasible(_))) => Ok(roomy),
-        (_, usual) => usual,
-    }
+    drop(held);
+    let compiled = match (roomy, usual) {
+        (Some(roomy), Ok(usual)) if roomy.is_worth(&usual) => roomy,
+        (Some(roomy), Err(Error::Infeasible(_) | Error::Interrupted)) => roomy,
+        (_, usual) => usual?,
+    };
+    Ok(compiled.told(model, options))
 }
 
 /// The plan in which convolutions have the workspace that the options allow, where it is more than usual and
-/// there is such a plan.
-fn roomy(
+/// there is such a plan. Its search takes at most half of the time.
+fn with_room(
     model: &Model,
     options: &Options<'_>,
     poses: &Poses,
@@ -170,7 +186,8 @@ fn roomy(
     if !is_more || budget.is_none() || options.decisions.is_some() {
         return Ok(None);
     }
-    let (instance, search) = (Instance::on(model, &profile, poses.clone())?, options.search.clone());
+    let (instance, mut search) = (Instance::on(model, &profile, poses.clone())?, options.search.clone());
+    search.time_limit = search.time_limit.map(|limit| limit / 2);
     let job = Job { model, profile: &profile, options, instance, whole: None, budget, search };
     match job.finish(poses) {
         Ok(compiled) => Ok(Some(compiled)),
@@ -227,11 +244,6 @@ impl Job<'_> {
                  pass --host-mem {}B or more, or a smaller batch",
                 meta.host_bytes
             )));
-        }
-        if let Some(has) = model.profile.memory_bytes.filter(|&has| meta.budget_bytes > has) {
-            let (takes, has, name) = (Bytes(meta.budget_bytes), Bytes(has), &model.profile.name);
-            let text = format!("the plan may take {takes}, and {name} has {has}");
-            options.watch.event(Event::Warning(&text));
         }
         let allow = self.search.allow;
         let Lowered { plan, data } = lowered;

@@ -3,8 +3,9 @@
 //!
 //! Formulations in the order as given are planned with less effort first, then other orders of the most
 //! promising, and the best again with all effort. Where that leaves the step longer than ideal, more and
-//! fewer updates run on the host. No candidate is planned whose bound is no better than a plan that is known,
-//! or 2 % better where other updates run on the host. From effort 3 on every other planner is asked at last.
+//! fewer updates run on the host. A candidate is planned only where its bound is below the shortest step that
+//! is known, by 2 % where other updates run on the host. From effort 3 on every other planner is asked at
+//! last.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -248,9 +249,11 @@ impl Race<'_> {
         let host = |at: usize| &self.candidates()[at].pose.host;
         let mut taken: Vec<usize> = Vec::new();
         for rank in ranks.iter().take(turns.on_host) {
-            let open = glances.iter().filter(|&&(_, at)| taken.iter().all(|&other| host(other) != host(at)));
-            let open = open.filter(|&&(_, at)| !self.is_hopeless(at));
-            taken.extend(open.min_by_key(|&&(glance_ns, at)| rank(glance_ns, at)).map(|&(_, at)| at));
+            let is_new = |&(_, at): &(u64, usize)| taken.iter().all(|&other| host(other) != host(at));
+            let mut open: Vec<(u64, usize)> = glances.iter().copied().filter(is_new).collect();
+            open.sort_by_key(|&(glance_ns, at)| rank(glance_ns, at));
+            let next = open.into_iter().map(|(_, at)| at).find(|&at| !self.is_hopeless(at));
+            taken.extend(next);
         }
         taken
     }

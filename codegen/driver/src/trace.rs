@@ -37,6 +37,9 @@ struct Steps {
 
 impl Steps {
     fn of(plan: &Plan, profile: &DeviceProfile) -> Result<Steps, Error> {
+        // Times are those with the workspace that the plan has.
+        let most = plan.kernels.iter().map(|kernel| kernel.workspace_bytes).max().unwrap_or(0);
+        let profile = &DeviceProfile { conv_workspace: most.max(profile.conv_workspace), ..profile.clone() };
         let kernels = plan.kernels.iter().map(|k| modelled(k, profile)).collect::<Result<Vec<_>, _>>()?;
         let mut steps = Steps { recorded: last_records(plan), ..Steps::default() };
         let mut seen = vec![None; steps.recorded.len()];

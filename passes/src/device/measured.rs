@@ -146,9 +146,17 @@ pub struct Measured {
 impl Measured {
     /// Learns from samples.
     pub(super) fn learn(profile: &DeviceProfile, samples: BTreeMap<Key, Sample>) -> Measured {
-        let rows: Vec<Row> = samples.values().map(|s| s.row(profile)).collect();
-        let correction = Correction::fit(&rows.iter().collect::<Vec<_>>());
-        Measured { samples, correction }
+        let mut measured = Measured { samples, correction: Correction::default() };
+        let rows = measured.rows(profile);
+        measured.correction = Correction::fit(&rows.iter().collect::<Vec<_>>());
+        measured
+    }
+
+    /// A row for each op, of the sample with the least workspace.
+    fn rows(&self, profile: &DeviceProfile) -> Vec<Row> {
+        let mut last = None;
+        let first = self.samples.iter().filter(|((name, _), _)| last.replace(name) != Some(name));
+        first.map(|(_, sample)| sample.row(profile)).collect()
     }
 
     /// The samples, in order of their ops, and of their workspaces.
@@ -210,7 +218,7 @@ impl DeviceProfile {
     /// `i`, in order of signatures, is predicted by those that leave another remainder by [`FOLDS`].
     pub fn judge(&self) -> Option<Judgement> {
         let measured = self.measured.as_deref()?;
-        let rows: Vec<Row> = measured.samples().map(|s| s.row(self)).collect();
+        let rows = measured.rows(self);
         let mut predicted = vec![0.0; rows.len()];
         for fold in 0..FOLDS {
             let (mut seen, mut unseen) = (Vec::new(), Vec::new());

@@ -68,22 +68,18 @@ pub(super) struct Group {
 
 impl Group {
     /// First form for which `ask` finds something of its call and the workspace that the library is offered,
-    /// with that. A library that is not there is an error only where no other computes the kernel.
+    /// with that.
     pub(super) fn first<'a, T>(
         &self,
         forms: impl Iterator<Item = &'a Form>,
         mut ask: impl FnMut(&LibraryCall, usize) -> Result<Option<T>, GpuError>,
     ) -> Result<Option<(T, &'a Form)>, GpuError> {
-        let mut lacking = None;
         for form in forms {
-            match ask(&form.call, self.offered(form)) {
-                Ok(Some(found)) => return Ok(Some((found, form))),
-                Ok(None) => {}
-                Err(error) if error.lacks().is_some() => lacking = lacking.or(Some(error)),
-                Err(error) => return Err(error),
+            if let Some(found) = ask(&form.call, self.offered(form))? {
+                return Ok(Some((found, form)));
             }
         }
-        lacking.map_or(Ok(None), Err)
+        Ok(None)
     }
 
     /// Bytes of workspace that the library is offered for a form.
@@ -95,6 +91,12 @@ impl Group {
     /// is set.
     pub(super) fn tried(&self, is_other: bool) -> impl Iterator<Item = &Form> {
         self.forms.iter().skip(usize::from(is_other && self.has_choice()))
+    }
+
+    /// The op's own call, or else the one that there is.
+    pub(super) fn own(&self) -> Option<&LibraryCall> {
+        let own = self.forms.iter().find(|form| !form.is_apart).or(self.forms.first());
+        own.map(|form| &form.call)
     }
 
     /// Whether there is more than one form.
@@ -130,9 +132,26 @@ pub(super) fn groups(program: &Program) -> Vec<Group> {
     same.into_iter().filter_map(group).collect()
 }
 
+/// Libraries that are not there.
+#[derive(Default)]
+struct Lacks {
+    /// Notes for the user, once for each.
+    notes: BTreeSet<String>,
+    errors: BTreeSet<String>,
+}
+
+impl Lacks {
+    /// Adds the library whose absence is the error; returns any other error.
+    fn add(&mut self, error: GpuError) -> Result<(), GpuError> {
+        let Some(component) = error.lacks() else { return Err(error) };
+        self.notes.insert(format!("{}: {error}", component.absence()));
+        self.errors.insert(error.to_string());
+        Ok(())
+    }
+}
+
 /// Asks the driver for every kernel that can be a library call, by the algorithm that the plan's tuning has
-/// for it where that still holds. Where there is a choice, a call that leaves a rest comes first where
-/// `is_apart` is set.
+/// for it where that still holds. Where there are several forms and `is_other` is set, the first is left out.
 ///
 /// # Errors
 /// Those of the device.
@@ -143,53 +162,48 @@ pub(super) fn take(
 ) -> Result<LibraryKernels, Error> {
     let free_bytes = driver.facts()?.free_bytes;
     let mut tuned = Tuned::new(program, driver.setting());
-    let (mut ops, mut notes) = (vec![None; program.kernels.len()], BTreeSet::new());
-    let (mut lacks, mut refusals) = (BTreeSet::new(), Refusals::default());
+    let (mut ops, mut lacks) = (vec![None; program.kernels.len()], Lacks::default());
+    let mut refusals = Refusals::default();
     for group in groups(program) {
-        let mut found = Ok(None);
+        let mut found = None;
         if let Some((algorithm, is_apart)) = tuned.algorithm(&group.kernels) {
             let forms = group.forms.iter().filter(|form| form.is_apart == is_apart);
-            found = group.first(forms, |call, workspace| driver.plan_tuned(call, workspace, &algorithm));
-            if matches!(found, Ok(None)) {
+            found = group.first(forms, |call, workspace| {
+                let found = driver.plan_tuned(call, workspace, &algorithm);
+                found.or_else(|error| lacks.add(error).map(|()| None))
+            })?;
+            if found.is_none() {
                 tuned.refused();
             }
         }
         let (mut refused, mut was_asked) = (None, true);
-        if matches!(found, Ok(None)) {
+        if found.is_none() {
             found = group.first(group.tried(is_other), |call, workspace| {
-                Ok(match driver.plan_library(call, workspace)? {
-                    Answer::Taken(op) => Some(op),
-                    Answer::Refused(why) => {
-                        refused = Some(why);
-                        None
-                    }
-                    Answer::NotAsked => {
+                match driver.plan_library(call, workspace) {
+                    Ok(Answer::Taken(op)) => return Ok(Some(op)),
+                    Ok(Answer::Refused(why)) if group.own() == Some(call) => refused = Some(why),
+                    Ok(Answer::Refused(_)) => {}
+                    Ok(Answer::NotAsked) => was_asked = false,
+                    Err(error) => {
+                        lacks.add(error)?;
                         was_asked = false;
-                        None
                     }
-                })
-            });
+                }
+                Ok(None)
+            })?;
         }
-        match found {
-            Ok(found) => {
-                if was_asked {
-                    refusals.add(program, &group, refused.filter(|_| found.is_none()));
-                }
-                let found = found.map(|(op, form)| (op, form.clone()));
-                for &kernel in &group.kernels {
-                    ops.get_mut(kernel).into_iter().for_each(|op| op.clone_from(&found));
-                }
-            }
-            Err(error) => {
-                let Some(component) = error.lacks() else { return Err(error.into()) };
-                notes.insert(format!("{}: {error}", component.absence()));
-                lacks.insert(error.to_string());
-            }
+        if was_asked {
+            refusals.add(program, &group, refused.filter(|_| found.is_none()));
+        }
+        let found = found.map(|(op, form)| (op, form.clone()));
+        for &kernel in &group.kernels {
+            ops.get_mut(kernel).into_iter().for_each(|op| op.clone_from(&found));
         }
     }
+    let Lacks { mut notes, errors } = lacks;
     notes.extend(tuned.note());
     notes.extend(refusals.notes());
-    Ok(LibraryKernels { ops, free_bytes, notes, lacks, refused: refusals.calls() })
+    Ok(LibraryKernels { ops, free_bytes, notes, lacks: errors, refused: refusals.calls() })
 }
 
 /// A library call, ready to be issued.

@@ -58,16 +58,17 @@ fn component(call: &LibraryCall) -> Component {
 }
 
 impl Refusals {
-    /// A library was asked for a group's kernels, and gave a reason where it refused all forms.
+    /// A library was asked for a group's kernels, and gave a reason where it refused its call and no other
+    /// form was taken.
     pub(super) fn add(&mut self, program: &Program, group: &Group, why: Option<Refused>) {
-        let Some(form) = group.forms.first() else { return };
+        let Some(call) = group.own() else { return };
         let body = program.section(Section::Body).iter();
         let is_of = |action: &Action| match action {
             Action::Launch(launch) => group.kernels.contains(&launch.kernel),
             _ => false,
         };
         let count = body.filter(|command| is_of(&command.action)).count();
-        let asked = self.asked.entry(component(&form.call)).or_default();
+        let asked = self.asked.entry(component(call)).or_default();
         *asked = [asked[0] + 1, asked[1] + count];
         let kernel = launches(program).find(|launch| group.kernels.contains(&launch.kernel));
         let kernel = kernel.and_then(|launch| program.kernels.get(launch.kernel));

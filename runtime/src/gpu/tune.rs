@@ -294,7 +294,8 @@ pub(crate) fn faster(first: Measured, second: Measured) -> Measured {
     let kernels = || calls.iter().map(|call| call.tuned.clone()).collect();
     let tuning = first.tuning.map(|tuning| {
         let others = second.tuning.into_iter().flat_map(|tuning| tuning.libraries);
-        let all: BTreeMap<String, String> = tuning.libraries.into_iter().chain(others).collect();
+        let mut all: BTreeMap<String, String> = tuning.libraries.into_iter().chain(others).collect();
+        all.retain(|name, _| calls.iter().any(|call| call.library == name));
         Tuning { kernels: kernels(), libraries: all.into_iter().collect(), ..tuning }
     });
     Measured { calls, tuning }

@@ -32,7 +32,7 @@ impl<'a> Tuned<'a> {
     }
 
     /// The tuned algorithm for the call that these kernels are, where it was measured under the conditions of
-    /// this run, and whether it is for the part of them that leaves a rest to generated kernels.
+    /// this run, and whether it is of another form than their own call.
     pub(super) fn algorithm(&mut self, kernels: &[usize]) -> Option<(LibraryAlgorithm, bool)> {
         let tuning = self.tuning?;
         let entry = kernels.iter().find_map(|kernel| self.kernels.get(kernel))?;

@@ -77,7 +77,7 @@ pub(crate) fn plan<'a>(cases: impl IntoIterator<Item = (&'a Case, u64)>) -> Stri
 /// Results by kernel.
 pub(crate) type Results = Vec<(DType, Vec<f32>)>;
 
-fn results(file: &[u8]) -> Results {
+pub(crate) fn results(file: &[u8]) -> Results {
     let tensors = safetensors::SafeTensors::deserialize(file).unwrap();
     let result = |k: usize, j: usize| tensors.tensor(&format!("r{k}_{j}")).ok();
     let dtype = |ty: safetensors::Dtype| match ty {
@@ -106,7 +106,7 @@ pub(crate) fn run(fake: &Fake, options: &str, failure: &str) -> (Results, Vec<St
     (results(&std::fs::read(fake.folder.path("out.safetensors")).unwrap()), calls, said)
 }
 
-fn assert_close(cases: &[Case], got: &Results, want: &Results) {
+pub(crate) fn assert_close(cases: &[Case], got: &Results, want: &Results) {
     assert_eq!((got.len(), want.len()), (cases.len(), cases.len()));
     for ((case, (dtype, got)), (_, want)) in cases.iter().zip(got).zip(want) {
         let limit = match dtype {
@@ -127,6 +127,7 @@ fn library_calls_give_the_numbers_of_the_cpu() {
     let mut cases: Vec<Case> =
         FLOATS.into_iter().flat_map(|t| [products(t), convolutions(t), bias_grads(t)].concat()).collect();
     cases.extend(epilogues());
+    cases.extend(larger_pointwise_cases());
     let with_room = |case: &Case| memc_cuda::allowance(&case.0, &case.1);
     let Some(fake) = Fake::new(&plan(cases.iter().map(|case| (case, with_room(case))))) else { return };
     let want = results(&fake.folder.run_and_save(&steps(1)).1);
@@ -189,6 +190,22 @@ pub(crate) fn pointwise_cases() -> Vec<Case> {
         window == [1, 1] && memc_cuda::forms(op, types).len() > 1
     };
     convolutions(DType::F32).into_iter().filter(is_pointwise).collect()
+}
+
+/// Gradients by one element: of so many images that they are added up in two steps, and of a window that
+/// moves further across than down.
+fn larger_pointwise_cases() -> [Case; 2] {
+    let case = |name: &str, attrs: &str, shapes: [[u64; 4]; 2]| {
+        let operands = shapes.map(|shape| TensorType::new(DType::F32, shape));
+        (memc_ir::parse_op(name, attrs).unwrap(), operands.to_vec())
+    };
+    let window = "pads = [0, 0, 0, 0], dilations = [1, 1], groups = 1";
+    let weight = format!("{{strides = [1, 1], {window}, kernel = [1, 1]}}");
+    let input = format!("{{strides = [2, 3], {window}, size = [10, 8]}}");
+    [
+        case("conv_grad_weight", &weight, [[600, 3, 2, 2], [600, 4, 2, 2]]),
+        case("conv_grad_input", &input, [[2, 5, 5, 3], [5, 4, 1, 1]]),
+    ]
 }
 
 /// A few kernels that libraries take.

@@ -12,7 +12,7 @@ use serde_json::Value;
 use crate::fake::Fake;
 use crate::libraries::{Results, few, plan};
 use crate::mock::{Behaviour, Mock, has_compiler};
-use crate::{CLASSIFIER, Folder, Log, host_waits, libraries};
+use crate::{CLASSIFIER, Folder, Log, host_waits, libraries, steps};
 
 const TUNE: &str = "tune model.plan --device cuda";
 /// Said of every kernel whose algorithm is refused.
@@ -129,6 +129,7 @@ fn the_faster_form_of_a_convolution_is_kept() {
     for case in libraries::pointwise_cases() {
         let room = memc_cuda::allowance(&case.0, &case.1);
         let Some(fake) = Fake::new(&plan([(&case, room)])) else { return };
+        let want = libraries::results(&fake.folder.run_and_save(&steps(1)).1);
         for (failure, is_product) in [("slow convolutions", true), ("slow products", false)] {
             let printed = fake.succeeds(&format!("{TUNE} --json"), failure);
             let object: Value = serde_json::from_str(&printed).unwrap();
@@ -138,6 +139,7 @@ fn the_faster_form_of_a_convolution_is_kept() {
             let (got, calls, said) = run(&fake, "", failure);
             assert_eq!((calls.len(), said.as_str()), (1, ""), "{calls:#?}");
             assert_eq!(calls[0].starts_with("cublasLtMatmul"), is_product, "{calls:#?}");
+            libraries::assert_close(std::slice::from_ref(&case), &got, &want);
             let (again, _, _) = libraries::run(&fake, "--check-memory --steps 3", failure);
             assert_eq!(got, again);
         }
