@@ -4,7 +4,7 @@
 //! Formulations in the order as given are planned with less effort first, then other orders of the most
 //! promising, and the best again with all effort. Where that leaves the step longer than ideal, more and
 //! fewer updates run on the host. A candidate is planned only where its bound is below the shortest step that
-//! is known, by 2 % where other updates run on the host. From effort 3 on every other planner is asked at
+//! is known, by 0.5 % where other updates run on the host. From effort 3 on every other planner is asked at
 //! last.
 
 use std::sync::OnceLock;
@@ -37,15 +37,13 @@ const FINALISTS: usize = 2;
 /// Ops of all candidates that are planned together, at most: of larger steps fewer are planned.
 const OPS: usize = 16_000;
 
-/// Ops may run on the host where the step is longer than the ideal one by this part.
-const WORTH_HOST: u64 = 20;
-
-/// Nor where the states are less than this part of the budget: there is little to gain.
-const MUCH: u64 = 16;
-
 /// Ops run on the host where that makes the step shorter by at least this part: it takes cores that the user
-/// may want for data, and a throughput that a profile may only assume.
-const LESS_BY_HOST: u64 = 50;
+/// may want for data, and a throughput that a profile may only assume. As a larger budget may need no ops
+/// there, its step may be longer by this part.
+const LESS_BY_HOST: u64 = 200;
+
+/// Ops may run on the host where the states are at least this part of what the unplanned step takes.
+const MUCH: u64 = 32;
 
 /// Most candidates with ops on the host that are planned.
 const MOST_ON_HOST: usize = 3;
@@ -215,8 +213,8 @@ impl Race<'_> {
         let states: u64 = states.filter(|t| t.persistent() && !t.writes.is_empty()).map(|t| t.bytes).sum();
         self.is_default()
             && self.search.allow.swap
-            && states >= self.instance.capacity(self.budget) / MUCH
-            && self.step_ns() > ideal + ideal / WORTH_HOST
+            && states >= self.instance.given().kept().evaluation.dev_bytes / MUCH
+            && self.step_ns() > ideal + ideal / LESS_BY_HOST
     }
 
     /// Candidates with other ops on the host that are worth a plan: the one with the shortest step by a first
