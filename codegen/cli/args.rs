@@ -1,6 +1,7 @@
 //! The command line: commands and their options.
 
 mod import;
+mod jobs;
 mod search;
 
 use std::path::PathBuf;
@@ -8,10 +9,10 @@ use std::time::Duration;
 
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use glob::Pattern;
-use memc::Size;
+use memc::{JobFile, Size};
 use memc_planner::Formulation;
 
-pub(crate) use self::import::Source;
+pub(crate) use self::import::{ImportArgs, Source};
 pub(crate) use self::search::{DecisionsFiles, Effort, Permissions, Search, Target};
 use crate::values::{self, Range};
 
@@ -33,10 +34,15 @@ pub(crate) fn parse() -> (Command, bool) {
             .help("The symbolic dimension to enlarge, or the size of another one (repeatable)")
     };
     let command = Cli::command().mut_subcommand("max-batch", |c| c.mut_arg("dims", enlarged));
-    let matches = command.get_matches();
+    let split = jobs::split(&command, std::env::args_os());
+    let matches = command.get_matches_from(&split.rest);
     let flag = |(_, of): (&str, &clap::ArgMatches)| of.try_get_one("json").ok().flatten().copied();
     let json = matches.subcommand().and_then(flag).unwrap_or(false);
-    (Cli::from_arg_matches(&matches).unwrap_or_else(|e| e.exit()).command, json)
+    let mut command = Cli::from_arg_matches(&matches).unwrap_or_else(|e| e.exit()).command;
+    if let Some(source) = command.source_mut() {
+        source.jobs = split.jobs();
+    }
+    (command, json)
 }
 
 /// Version, with the commit that it was built from where that is known.
@@ -181,6 +187,26 @@ Examples:
     },
 }
 
+impl Command {
+    /// The models of a command that takes some.
+    fn source_mut(&mut self) -> Option<&mut Source> {
+        match self {
+            Command::Compile(args) => Some(&mut args.source),
+            Command::Plan(args) => Some(&mut args.question.source),
+            Command::Compare(args) => Some(&mut args.question.source),
+            Command::Sweep(args) => Some(&mut args.source),
+            Command::MaxBatch(args) => Some(&mut args.question.source),
+            Command::Explain(args) => Some(&mut args.question.source),
+            Command::Bound(args) => Some(&mut args.question.source),
+            Command::ExportProblem(args) => Some(&mut args.source),
+            Command::Estimate(args) => Some(&mut args.source),
+            Command::Opt(args) => Some(&mut args.source),
+            Command::Verify(args) => Some(&mut args.source),
+            _ => None,
+        }
+    }
+}
+
 #[derive(Args)]
 pub(crate) struct Compile {
     #[command(flatten)]
@@ -258,15 +284,17 @@ pub(crate) struct Estimate {
 pub(crate) struct Check {
     /// The plan
     pub(crate) plan: PathBuf,
-    /// Model or IR file to check against [default: the source graph stored in the plan]
-    #[arg(long, value_name = "FILE")]
-    pub(crate) source: Option<PathBuf>,
-    /// Optimizer model, where the plan was not compiled with the one beside the source
-    #[arg(hide_short_help = true, long, value_name = "FILE", requires = "source")]
-    pub(crate) optimizer_model: Option<PathBuf>,
-    /// Initial values, where the plan was not compiled with the ones beside the source
-    #[arg(long, value_name = "FILE", requires = "source")]
-    pub(crate) checkpoint: Option<PathBuf>,
+    /// Model or IR file to check against, of a plan of several jobs one for each (repeatable) [default: the
+    /// source graph stored in the plan]
+    #[arg(long, value_name = "[JOB=]FILE", value_parser = jobs::job_file)]
+    pub(crate) source: Vec<JobFile>,
+    /// Optimizer model, where the plan was not compiled with the one beside the source (repeatable)
+    #[arg(hide_short_help = true, long, value_name = "[JOB=]FILE", requires = "source")]
+    #[arg(value_parser = jobs::job_file)]
+    pub(crate) optimizer_model: Vec<JobFile>,
+    /// Initial values, where the plan was not compiled with the ones beside the source (repeatable)
+    #[arg(long, value_name = "[JOB=]FILE", requires = "source", value_parser = jobs::job_file)]
+    pub(crate) checkpoint: Vec<JobFile>,
     /// Profile file of the plan's device, where that is a measured one
     #[arg(long, visible_alias = "profile", value_name = "PROFILE", requires = "source")]
     pub(crate) device: Option<String>,

@@ -12,10 +12,10 @@ const REJECTED: u8 = 7;
 
 pub(crate) fn run(args: &Check) -> Result<(), Failure> {
     let file = memc::open(&args.plan)?;
-    let against = args.source.as_ref().map(|source| Against {
-        source: source.clone(),
-        optimizer_model: args.optimizer_model.clone(),
-        checkpoint: args.checkpoint.clone(),
+    let against = (!args.source.is_empty()).then(|| Against {
+        sources: args.source.clone(),
+        optimizer_models: args.optimizer_model.clone(),
+        checkpoints: args.checkpoint.clone(),
         device: args.device.clone(),
     });
     let report = match memc::check(file.plan(), against.as_ref())? {

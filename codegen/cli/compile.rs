@@ -10,16 +10,10 @@ use crate::output::{Failure, Progress, Writing, emit, emit_json, ready, replacea
 
 pub(crate) fn run(args: &Compile) -> Result<(), Failure> {
     let progress = Progress::new(args.json);
-    let import = &args.source.import;
-    let inputs = [
-        Some(&args.source.model),
-        import.optimizer_model.as_ref(),
-        import.checkpoint.as_ref(),
-        args.files.apply.as_ref(),
-    ];
+    let inputs = [args.source.files(), vec![args.files.apply.as_ref()]].concat();
     ready(&inputs, &[Some(&args.output), args.files.decisions.as_ref()])?;
     replaceable(&args.output)?;
-    let model = Model::read(&args.source.source()?, &args.target.target(), &progress)?;
+    let model = Model::read(&args.source.workload()?, &args.target.target(), &progress)?;
     let options = Options {
         budget: args.gpu_mem,
         host_memory: args.host_mem,
@@ -127,7 +121,7 @@ fn saved_line(saved: &SavedActivations) -> String {
 
 pub(crate) fn estimate(args: &Estimate) -> Result<(), Failure> {
     let progress = Progress::new(args.json);
-    let model = Model::read(&args.source.source()?, &args.target.target(), &progress)?;
+    let model = Model::read(&args.source.workload()?, &args.target.target(), &progress)?;
     let e = memc::estimate(&model, &progress)?;
     progress.done();
     if args.json {

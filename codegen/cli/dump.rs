@@ -119,8 +119,10 @@ fn input(i: &memc_plan::Input) -> Value {
         Feed::Data { source, micro, low, high } => {
             json!({"kind": "data", "source": source, "micro": micro, "low": low, "high": high})
         }
-        Feed::LearningRate { default } => json!({"kind": "learning_rate", "default": default}),
-        Feed::Step => json!({"kind": "step"}),
+        Feed::LearningRate { default, turn } => {
+            json!({"kind": "learning_rate", "default": default, "turn": turn.index, "turns": turn.count})
+        }
+        Feed::Step { turn } => json!({"kind": "step", "turn": turn.index, "turns": turn.count}),
     };
     json!({"name": i.name, "type": i.ty.to_string(), "slot": slice(&i.slot), "feed": feed})
 }

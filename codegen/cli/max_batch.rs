@@ -3,23 +3,18 @@
 use memc::{Error, MaxBatch as Found, MaxBatchOptions, Probe, and_reserve, max_batch, over};
 use memc_ir::Bytes;
 
-use crate::args::MaxBatch;
+use crate::args::{ImportArgs, MaxBatch, Source};
 use crate::figures::{STOPPED, ms, quotient, table};
 use crate::output::{Failure, Progress, emit, emit_json, say};
 
 pub(crate) fn run(args: &MaxBatch) -> Result<(), Failure> {
     let progress = Progress::new(args.json);
-    let dims = &args.question.source.import.dims;
-    let open: Vec<&str> = dims.iter().filter(|d| d.size.is_none()).map(|d| d.name.as_str()).collect();
-    let [dim] = open.as_slice() else {
-        let text =
-            "name the one dimension to enlarge, as --dim batch, and give others a size, as --dim seq=128";
-        return Err(Error::Usage(text.into()).into());
-    };
+    let (dim, job) = enlarged(&args.question.source)?;
     let options = MaxBatchOptions {
-        source: args.question.source.source()?,
+        workload: args.question.source.workload()?,
         target: args.question.target.target(),
-        dim: dim.to_string(),
+        dim,
+        job,
         budget: args.question.gpu_mem,
         max_slowdown: args.max_slowdown,
         up_to: args.up_to,
@@ -39,6 +34,28 @@ pub(crate) fn run(args: &MaxBatch) -> Result<(), Failure> {
         say(&format!("a size of {} still fits: --up-to N tries larger ones", args.up_to));
     }
     found.failure.as_ref().map_or(Ok(()), |e| Err(Failure::reported(e)))
+}
+
+/// The dimension to enlarge, and the job that it is of, where it is not one of all.
+fn enlarged(source: &Source) -> Result<(String, Option<String>), Error> {
+    let open = |import: &ImportArgs| {
+        let dims = import.dims.iter().filter(|d| d.size.is_none());
+        dims.map(|d| d.name.clone()).collect::<Vec<String>>()
+    };
+    let common = open(&source.import);
+    let of_jobs = source.job.iter().zip(&source.jobs).flat_map(|(job, import)| {
+        let own = open(import).into_iter().skip(common.len());
+        own.map(|dim| (dim, Some(job.name.clone())))
+    });
+    let all: Vec<_> = common.iter().map(|dim| (dim.clone(), None)).chain(of_jobs).collect();
+    match <[_; 1]>::try_from(all) {
+        Ok([one]) => Ok(one),
+        Err(_) => {
+            let text =
+                "name the one dimension to enlarge, as --dim batch, and give others a size, as --dim seq=128";
+            Err(Error::Usage(text.into()))
+        }
+    }
 }
 
 fn row(p: &Probe) -> Vec<String> {

@@ -12,12 +12,12 @@ use crate::args::{Opt, Verify};
 use crate::output::{Failure, emit, say, write_file};
 
 pub(crate) fn opt(args: &Opt) -> Result<(), Failure> {
-    let headers = headers(&args.source.model)?;
+    let headers = headers(args.source.model.as_deref())?;
     let given =
         |flag: &Option<String>, name| flag.clone().or_else(|| header(&headers, name).map(str::to_owned));
     let profile = &*device::find(&given(&args.device, "device").unwrap_or_else(|| "cpu".into()))?;
     let pipeline = pipeline(args, &given(&args.pass, "pass").unwrap_or_default())?;
-    let loaded = memc::import(&args.source.source()?)?;
+    let loaded = args.source.workload()?.import()?;
     loaded.warnings.iter().for_each(|w| say(&format!("warning: {w}")));
     let mut module = loaded.module;
     let mut cx = PassCx { fired: loaded.fired, ..memc::context(profile) };
@@ -55,12 +55,9 @@ pub(crate) fn opt(args: &Opt) -> Result<(), Failure> {
 const ALL: &str = "all";
 
 /// Text of an IR file, whose headers may name passes and a device; nothing for other models.
-fn headers(model: &Path) -> Result<String, Error> {
-    if model.extension().is_some_and(|e| e == "mir") && !model.is_dir() {
-        read_text(model)
-    } else {
-        Ok(String::new())
-    }
+fn headers(model: Option<&Path>) -> Result<String, Error> {
+    let is_text = |path: &&Path| path.extension().is_some_and(|e| e == "mir") && !path.is_dir();
+    model.filter(is_text).map_or_else(|| Ok(String::new()), read_text)
 }
 
 /// The pipeline up to `--stop-after`. Refuses names of passes that it does not have.
@@ -118,7 +115,7 @@ fn explain(fired: &[Fired]) -> Vec<String> {
 }
 
 pub(crate) fn verify(args: &Verify) -> Result<(), Failure> {
-    let loaded = memc::import(&args.source.source()?)?;
+    let loaded = args.source.workload()?.import()?;
     let m = &loaded.module;
     if args.json {
         let phase = m.phase.name();

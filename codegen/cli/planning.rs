@@ -22,11 +22,11 @@ pub(crate) fn answer(
     files: &DecisionsFiles,
     progress: &dyn Watch,
 ) -> Result<(Instance, Outcome), Error> {
-    ready(&[Some(&question.source.model), files.apply.as_ref()], &[files.decisions.as_ref()])?;
+    ready(&[question.source.files(), vec![files.apply.as_ref()]].concat(), &[files.decisions.as_ref()])?;
     let file = files.apply_file()?;
     let poses = file.as_ref().map_or_else(|| search.poses(), DecisionsFile::poses);
-    let (source, target) = (question.source.source()?, question.target.target());
-    let instance = Instance::read(&source, &target, poses, progress)?;
+    let (workload, target) = (question.source.workload()?, question.target.target());
+    let instance = Instance::read(&workload, &target, poses, progress)?;
     let budget = instance.budget(question.gpu_mem)?;
     let outcome = instance.answer(budget, search, file.as_ref(), progress)?;
     Ok((instance, outcome))
@@ -34,10 +34,10 @@ pub(crate) fn answer(
 
 pub(crate) fn export(args: &ExportProblem) -> Result<(), Failure> {
     let progress = Progress::new(false);
-    ready(&[Some(&args.source.model)], &[args.output.as_ref()])?;
-    let (source, target) = (args.source.source()?, args.target.target());
+    ready(&args.source.files(), &[args.output.as_ref()])?;
+    let (workload, target) = (args.source.workload()?, args.target.target());
     let pose = Pose { formulation: args.formulation, ..Pose::default() };
-    let instance = Instance::read(&source, &target, pose.into(), &progress)?;
+    let instance = Instance::read(&workload, &target, pose.into(), &progress)?;
     progress.done();
     let text = memc_planner::json::print(instance.candidates()[0].numbers());
     match &args.output {
@@ -50,7 +50,8 @@ pub(crate) fn export(args: &ExportProblem) -> Result<(), Failure> {
 pub(crate) fn plan(args: &Plan) -> Result<(), Failure> {
     let progress = Progress::new(args.json);
     let search = args.search.search()?;
-    ready(&[Some(&args.question.source.model), args.files.apply.as_ref()], &[args.curve.as_ref()])?;
+    let inputs = [args.question.source.files(), vec![args.files.apply.as_ref()]].concat();
+    ready(&inputs, &[args.curve.as_ref()])?;
     let recorder = Recorder::new(&progress);
     let (instance, outcome) = answer(&args.question, &search, &args.files, &recorder)?;
     if let Some(file) = &args.curve {
@@ -88,8 +89,8 @@ pub(crate) fn compare(args: &Compare) -> Result<(), Failure> {
         names => names.iter().map(|n| memc::planner(n.trim())).collect::<Result<Vec<_>, _>>()?,
     };
     let search = args.effort.search(PLANNERS[0].name)?;
-    let (source, target) = (args.question.source.source()?, args.question.target.target());
-    let instance = Instance::read(&source, &target, search.poses(), &progress)?;
+    let (workload, target) = (args.question.source.workload()?, args.question.target.target());
+    let instance = Instance::read(&workload, &target, search.poses(), &progress)?;
     let budget = instance.budget(args.question.gpu_mem)?;
     let found = memc::compare(&instance, &planners, budget, &search, &progress)?;
     progress.left_out(found.left_out, "planner");
@@ -161,8 +162,8 @@ fn unplanned_peak(instance: &Instance) -> u64 {
 pub(crate) fn sweep(args: &Sweep) -> Result<(), Failure> {
     let progress = Progress::new(args.json);
     let search = args.search.search()?;
-    let (source, target) = (args.source.source()?, args.target.target());
-    let instance = Instance::read(&source, &target, search.poses(), &progress)?;
+    let (workload, target) = (args.source.workload()?, args.target.target());
+    let instance = Instance::read(&workload, &target, search.poses(), &progress)?;
     let budgets: Vec<u64> = args.gpu_mem.sizes().map(|s| instance.bytes(s)).collect::<Result<_, _>>()?;
     let swept = memc::sweep(&instance, &budgets, &search, &progress)?;
     progress.left_out(swept.left_out, "budget");
@@ -227,8 +228,8 @@ fn curve(instance: &Instance, planner: &str, swept: &Swept) -> String {
 
 pub(crate) fn bound(args: &Bound) -> Result<(), Failure> {
     let progress = Progress::new(args.json);
-    let (source, target) = (args.question.source.source()?, args.question.target.target());
-    let instance = Instance::read(&source, &target, Poses::GIVEN, &progress)?;
+    let (workload, target) = (args.question.source.workload()?, args.question.target.target());
+    let instance = Instance::read(&workload, &target, Poses::GIVEN, &progress)?;
     let budget = instance.budget(args.question.gpu_mem)?;
     let most = args.permissions.allow();
     let report = memc::bounds(&instance, budget, most, &progress);

@@ -51,8 +51,10 @@ pub(crate) fn fill(p: &mut plan::Plan, m: &Module) -> Result<BTreeMap<usize, Dat
                 let (low, high) = range.unwrap_or((0, 0));
                 plan::Feed::Data { source: source.clone(), micro: *micro, low, high }
             }
-            Feed::LearningRate { default } => plan::Feed::LearningRate { default: default.0 },
-            Feed::Step => plan::Feed::Step,
+            Feed::LearningRate { default, turn } => {
+                plan::Feed::LearningRate { default: default.0, turn: *turn }
+            }
+            Feed::Step { turn } => plan::Feed::Step { turn: *turn },
         };
         let value = &m.values[input.value];
         let slot = value_slice(m, input.value)?;

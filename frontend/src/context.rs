@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use memc_ir::{DType, Def, Feed, Init, Module, OpKind, Role, TensorType, ValueId, counted};
+use memc_ir::{DType, Def, Feed, Init, Module, OpKind, Role, TensorType, Turn, ValueId, counted};
 
 use crate::error::{Fault, ImportError, some_of, unsupported};
 use crate::external::Folder;
@@ -104,11 +104,15 @@ impl<'a> Context<'a> {
             return step;
         }
         let counts = |x: &&memc_ir::Input| {
-            matches!(x.feed, Feed::Step) && self.module.values[x.value].ty.dtype.is_int()
+            matches!(x.feed, Feed::Step { .. }) && self.module.values[x.value].ty.dtype.is_int()
         };
         let found = self.module.inputs.values().find(counts).map(|x| x.value);
         let step = found.unwrap_or_else(|| {
-            self.module.add_input("random.step", TensorType::scalar(DType::I64), Feed::Step)
+            self.module.add_input(
+                "random.step",
+                TensorType::scalar(DType::I64),
+                Feed::Step { turn: Turn::default() },
+            )
         });
         self.step = Some(step);
         step

@@ -205,7 +205,7 @@ impl Initial {
     pub(crate) fn restore_optimizer(&self, module: &mut Module) -> Result<(), ImportError> {
         if let Some(rate) = self.learning_rate {
             for (_, input) in module.inputs.iter_mut() {
-                if let Feed::LearningRate { default } = &mut input.feed {
+                if let Feed::LearningRate { default, .. } = &mut input.feed {
                     *default = F32(rate);
                 }
             }

@@ -9,7 +9,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use memc_ir::attr::F32;
-use memc_ir::{Blob, DType, Feed, Init, OpKind, Output, OutputRole, Role, TensorType, ValueId, counted};
+use memc_ir::{
+    Blob, DType, Feed, Init, OpKind, Output, OutputRole, Role, TensorType, Turn, ValueId, counted,
+};
 
 use crate::context::Context;
 use crate::error::{ImportError, some_of};
@@ -174,7 +176,11 @@ impl<'a> Step<'a> {
                 && !inits.contains_key(name)
             {
                 let default = F32(literal.floats().and_then(|v| v.first().copied()).unwrap_or(DEFAULT_RATE));
-                let value = self.cx.module.add_input(name, ty.clone(), Feed::LearningRate { default });
+                let value = self.cx.module.add_input(
+                    name,
+                    ty.clone(),
+                    Feed::LearningRate { default, turn: Turn::default() },
+                );
                 self.cx.bind(name, value);
             } else if persists {
                 self.state(name, ty.clone(), checkpoint, inits)?;
@@ -194,11 +200,16 @@ impl<'a> Step<'a> {
         let single = ty.numel() == 1;
         let module = &mut self.cx.module;
         if self.plan.rate == Some(name) && single && ty.dtype == DType::F32 {
-            let value = module.add_input(name, ty, Feed::LearningRate { default: F32(DEFAULT_RATE) });
+            let value = module.add_input(
+                name,
+                ty,
+                Feed::LearningRate { default: F32(DEFAULT_RATE), turn: Turn::default() },
+            );
             self.cx.bind(name, value);
         } else if self.plan.counts.contains(name) && single && ty.dtype == DType::I64 {
             // Steps are numbered from 1; the standard counts the updates done.
-            let step = module.add_input(&format!("{name}.step"), ty.clone(), Feed::Step);
+            let step =
+                module.add_input(&format!("{name}.step"), ty.clone(), Feed::Step { turn: Turn::default() });
             let one = module.add_const(&format!("{name}.one"), ty, 1i64.to_le_bytes());
             let done = self.cx.emit(OpKind::Sub {}, &[step, one], name, "").map_err(|e| e.of(name))?;
             self.cx.bind(name, done);

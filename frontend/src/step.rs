@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use memc_ir::{Blob, DType, Feed, Init, Output, OutputRole, Role, TensorType};
+use memc_ir::{Blob, DType, Feed, Init, Output, OutputRole, Role, TensorType, Turn};
 
 use crate::context::Context;
 use crate::error::{ImportError, some_of};
@@ -73,7 +73,7 @@ fn declare(
         let ty = source.input_type(name)?;
         let Some(&next) = pairs.get(name) else {
             if name == "step" && ty.numel() == 1 && ty.dtype != DType::Bool {
-                let value = cx.module.add_input(name, ty, Feed::Step);
+                let value = cx.module.add_input(name, ty, Feed::Step { turn: Turn::default() });
                 cx.bind(name, value);
             } else {
                 cx.feed(name, ty, 0);

@@ -93,7 +93,7 @@ fn optimizers() {
     };
     assert_eq!(count(&m, adam), 6);
     let rate = m.inputs.values().find_map(|x| match x.feed {
-        Feed::LearningRate { default } => Some(default.0),
+        Feed::LearningRate { default, .. } => Some(default.0),
         _ => None,
     });
     assert_eq!(rate, Some(0.25));
@@ -310,7 +310,7 @@ fn random_nodes_have_their_own_streams() {
         })
         .collect();
     assert_eq!(keys, [(9, 0), (5, 1), (9, 2), (5, 3)]);
-    assert_eq!(m.inputs.values().filter(|x| x.feed == Feed::Step).count(), 1);
+    assert_eq!(m.inputs.values().filter(|x| matches!(x.feed, Feed::Step { .. })).count(), 1);
 }
 
 /// All models of the zoo import with the values that their initialization graphs give.

@@ -51,7 +51,7 @@ fn start(m: &Module) -> Env {
         let tensor = match &input.feed {
             Feed::Data { range, .. } => noise(ty, *range, u64::from(i.0)),
             Feed::LearningRate { .. } => constant(ty, RATE),
-            Feed::Step => constant(ty, 1.0),
+            Feed::Step { .. } => constant(ty, 1.0),
         };
         env.insert(input.value, tensor);
     }

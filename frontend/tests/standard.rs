@@ -82,7 +82,7 @@ fn samples() {
             assert_eq!(names(Role::Optimizer).len(), 1 + 2 * moments, "{name}");
             assert!(m.states.values().all(|s| s.next.is_some()), "{name}");
             let rate = m.inputs.values().find_map(|x| match x.feed {
-                Feed::LearningRate { default } => Some(default.0),
+                Feed::LearningRate { default, .. } => Some(default.0),
                 _ => None,
             });
             assert_eq!(rate, Some(0.1), "{name}");
@@ -147,7 +147,7 @@ fn counts_and_rates_that_are_inputs() {
     trained.bindings.pop();
     let m = imported(&trained).module;
     let feeds: Vec<&Feed> = m.inputs.values().map(|x| &x.feed).collect();
-    assert_eq!(feeds.iter().filter(|f| matches!(f, Feed::Step)).count(), 1);
+    assert_eq!(feeds.iter().filter(|f| matches!(f, Feed::Step { .. })).count(), 1);
     assert_eq!(feeds.iter().filter(|f| matches!(f, Feed::LearningRate { .. })).count(), 1);
     // In the first step, which is number one, no update has been done.
     let all = values(

@@ -30,7 +30,7 @@ pub use error::{ParseError, TypeError};
 pub use init::{Blob, Init};
 pub use module::{
     ByteRange, Code, Const, Def, Feed, HostShadow, Input, Module, Op, Output, OutputRole, Phase, Role,
-    SLOT_ALIGN, Slot, Space, State, Stream, Value, Wait, aligned,
+    SLOT_ALIGN, Slot, Space, State, Stream, Turn, Value, Wait, aligned,
 };
 pub use ops::{Class, Cost, OpKind};
 pub use parse::{parse, parse_op, parse_type};

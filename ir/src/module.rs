@@ -60,13 +60,41 @@ pub enum Feed {
         /// Half-open range of legal integers, where consumers imply one.
         range: Option<(i64, i64)>,
     },
-    /// The learning rate.
+    /// The learning rate of a step.
     LearningRate {
         /// Value without one from the user.
         default: F32,
+        /// The step.
+        turn: Turn,
     },
     /// The number of the optimizer step, from 1.
-    Step,
+    Step {
+        /// The step.
+        turn: Turn,
+    },
+}
+
+/// One of the steps of a job in a round of several jobs. A module of one job has one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Turn {
+    /// Which of them, from 0.
+    pub index: u32,
+    /// Steps of the job in a round.
+    pub count: u32,
+}
+
+impl Default for Turn {
+    fn default() -> Turn {
+        Turn { index: 0, count: 1 }
+    }
+}
+
+impl Turn {
+    /// The number of the job's step, from 1, in a round, from 1.
+    pub fn step(self, round: u64) -> u64 {
+        let before = round.saturating_sub(1).saturating_mul(u64::from(self.count));
+        before.saturating_add(u64::from(self.index)).saturating_add(1)
+    }
 }
 
 /// A per-step input.

@@ -6,7 +6,7 @@ use std::fmt::Write;
 use crate::attr::{Attr, Scalar};
 use crate::diag::{Anchor, Diags};
 use crate::entity::{Id, OpId, SlotId, ValueId};
-use crate::module::{Code, Const, Def, Feed, HostShadow, Input, Module, Space, State};
+use crate::module::{Code, Const, Def, Feed, HostShadow, Input, Module, Space, State, Turn};
 use crate::types::TensorType;
 
 /// Constants with more elements than this print as hexadecimal bytes.
@@ -192,11 +192,15 @@ impl Printer<'_> {
                     attrs.push(format!("range = [{low}, {high}]"));
                 }
             }
-            Feed::LearningRate { default } => {
+            Feed::LearningRate { default, turn } => {
                 attrs.push("feed = learning_rate".into());
                 attrs.push(default.named("default"));
+                attrs.extend(turn_text(*turn));
             }
-            Feed::Step => attrs.push("feed = step".into()),
+            Feed::Step { turn } => {
+                attrs.push("feed = step".into());
+                attrs.extend(turn_text(*turn));
+            }
         }
         let attrs = if attrs.is_empty() { String::new() } else { format!(" {{{}}}", attrs.join(", ")) };
         let v = input.value;
@@ -313,4 +317,9 @@ fn constant_text(ty: &TensorType, data: &[u8]) -> String {
     }
     text.push('"');
     text
+}
+
+/// The attribute of a step of a job that takes several in a round.
+fn turn_text(turn: Turn) -> Option<String> {
+    (turn != Turn::default()).then(|| format!("turn = [{}, {}]", turn.index, turn.count))
 }

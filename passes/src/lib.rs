@@ -4,6 +4,7 @@ pub mod analysis;
 mod device;
 mod error;
 pub mod graph;
+pub mod jobs;
 mod options;
 mod pipeline;
 pub mod plan;

@@ -10,8 +10,8 @@ use common::{Rng, evaluate, random_feeds, random_module, same};
 use memc_ir::attr::F32;
 use memc_ir::autodiff::differentiate;
 use memc_ir::{
-    DType, Def, Feed, Init, Module, OpKind, Output, OutputRole, Role, TensorType, ValueId, print, value_name,
-    verify,
+    DType, Def, Feed, Init, Module, OpKind, Output, OutputRole, Role, TensorType, Turn, ValueId, print,
+    value_name, verify,
 };
 use memc_kernels::interp::Tensor;
 use memc_passes::graph::memory::{NAME, RULES, saved_bytes};
@@ -111,9 +111,12 @@ fn network(seed: u64) -> Module {
     let mut net = Net { m: Module::new("network"), params: Vec::new() };
     let data = Feed::Data { source: "x".into(), micro: 0, range: None };
     let x = net.m.add_input("x", TensorType::new(DType::F32, [2, 4, 8, 8]), data);
-    let step = net.m.add_input("step", TensorType::scalar(DType::I64), Feed::Step);
-    let rate =
-        net.m.add_input("lr", TensorType::scalar(DType::F32), Feed::LearningRate { default: F32(0.1) });
+    let step = net.m.add_input("step", TensorType::scalar(DType::I64), Feed::Step { turn: Turn::default() });
+    let rate = net.m.add_input(
+        "lr",
+        TensorType::scalar(DType::F32),
+        Feed::LearningRate { default: F32(0.1), turn: Turn::default() },
+    );
     let w = net.param(&[4, 4, 3, 3]);
     let (strides, dilations) = (vec![1, 1], vec![1, 1]);
     let mut now = net.op(OpKind::Conv { strides, pads: vec![1; 4], dilations, groups: 1 }, &[x, w])[0];

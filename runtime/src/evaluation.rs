@@ -129,7 +129,7 @@ impl<'a> Evaluation<'a> {
                     .to_owned(),
             ));
         }
-        let feed = FeedOptions { steps: feeder.pass().map_or(1, |(steps, _)| steps), ..feed };
+        let feed = FeedOptions { steps: feeder.pass(0).map_or(1, |(steps, _)| steps), ..feed };
         let beside =
             save.map_or_else(|| std::env::temp_dir().join("memrun-evaluation.safetensors"), Path::to_owned);
         Ok(Evaluation { device, file, program, feed, states, every: options.every.or(pass), beside })
@@ -141,7 +141,7 @@ impl<'a> Evaluation<'a> {
     /// Those of [`Feeder::new`].
     pub(crate) fn left_over(&self) -> Result<Option<String>, Error> {
         let feeder = Feeder::new(self.file.plan(), &self.program, &self.feed)?;
-        Ok(feeder.pass().and_then(|(_, left)| left).map(|left| format!("evaluation: {left}")))
+        Ok(feeder.pass(0).and_then(|(_, left)| left).map(|left| format!("evaluation: {left}")))
     }
 
     /// Whether to evaluate after step `number`.
@@ -178,7 +178,7 @@ impl<'a> Evaluation<'a> {
         should_stop: &dyn Fn() -> bool,
     ) -> Result<Option<Means>, Error> {
         let (plan, types) = (self.file.plan(), &self.program.types.outputs);
-        let initial = Initial::new(&self.file, None, None)?;
+        let initial = Initial::new(&self.file, Vec::new(), Vec::new())?;
         let mut feeder = Feeder::new(plan, &self.program, &self.feed)?;
         let mut session = Session::open(self.device, plan, self.program.clone(), &initial, &mut feeder)?;
         session.reload(states)?;

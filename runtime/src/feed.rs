@@ -22,6 +22,7 @@ use std::{collections::BTreeMap, path::Path};
 use memc_ir::{DType, TensorType, counted};
 use memc_plan::{Feed, Plan};
 
+use crate::jobs::{self, Job};
 use crate::schedule::Rate;
 use crate::{Error, Program, state::list};
 use array::Array;
@@ -36,6 +37,8 @@ pub struct FeedOptions {
     pub inputs: Vec<(String, InputSource)>,
     /// Learning rate.
     pub lr: Rate,
+    /// Learning rates of single jobs of a plan of several, by name.
+    pub job_lr: Vec<(String, Rate)>,
     /// Whether inputs without data get synthetic data; otherwise they are refused.
     pub synthetic: bool,
     /// Seed of synthetic data.
@@ -44,9 +47,11 @@ pub struct FeedOptions {
     pub shuffle: Option<u64>,
     /// Whether the data is read again when it ends.
     pub again: bool,
-    /// Steps done by the run that this one goes on from.
+    /// Steps done by the run that this one goes on from; of a plan of several jobs, rounds.
     pub done: u64,
-    /// Steps to run.
+    /// Steps of single jobs before the first round, by name.
+    pub before: Vec<(String, u64)>,
+    /// Steps to run; of a plan of several jobs, rounds.
     pub steps: u64,
 }
 
@@ -58,10 +63,12 @@ pub struct Feeder {
     tables: Vec<Table>,
     /// Names without data.
     synthetic: Vec<String>,
-    rates: Rates,
-    /// Steps done before this run.
+    jobs: Vec<Job>,
+    /// Of each job.
+    rates: Vec<Rates>,
+    /// Rounds done before this run.
     done: u64,
-    /// The step whose data is in the tables' buffers.
+    /// The round whose data is in the tables' buffers.
     ready: u64,
     /// Whether some of the data can be read once only.
     is_stream: bool,
@@ -71,12 +78,12 @@ pub struct Feeder {
 enum Source {
     /// The same bytes at every step.
     Fixed(Vec<u8>),
-    /// Micro-step `micro` of a table.
-    Table { table: usize, micro: usize },
-    /// The learning rate.
-    Rate,
-    /// The number of the step.
-    Step(DType),
+    /// Buffer of a table.
+    Table { table: usize, buffer: usize },
+    /// The learning rate of a step of a job in a round.
+    Rate { job: usize, index: u32 },
+    /// The number of a step of a job in a round.
+    Step { job: usize, index: u32, dtype: DType },
 }
 
 /// Data of an input, and what the present step reads of it.
@@ -87,7 +94,9 @@ struct Table {
     array: Array,
     order: Order,
     legal: Vec<Legal>,
-    /// One buffer for each micro-step.
+    /// Index of the job that reads it.
+    job: usize,
+    /// One buffer for each micro-step of each of the job's steps in a round.
     buffers: Vec<Vec<u8>>,
 }
 
@@ -124,15 +133,18 @@ impl Feeder {
     pub fn new(plan: &Plan, program: &Program, options: &FeedOptions) -> Result<Feeder, Error> {
         let wanted = wanted(plan, program);
         let given = given(&wanted, options)?;
-        let takes_rate = plan.inputs.iter().any(|i| matches!(i.feed, Feed::LearningRate { .. }));
-        if options.lr != Rate::Plan && !takes_rate {
-            return Err(Error::Usage("--lr: the plan takes no learning rate".to_owned()));
+        let mut jobs = jobs::of(plan);
+        for job in &mut jobs {
+            job.before =
+                options.before.iter().find(|(name, _)| *name == job.name).map_or(0, |(_, done)| *done);
         }
+        let mut rates = rates_of(plan, &jobs, options)?;
         let limits = legal::of(plan, program);
         let (mut tables, mut fixed): (Vec<Table>, BTreeMap<&str, Vec<u8>>) = Default::default();
         let mut is_stream = false;
         for (&name, source) in &given {
-            let Some(Wanted { micros, ty, inputs, .. }) = wanted.get(name) else { continue };
+            let Some(Wanted { micros, ty, inputs, job: at }) = wanted.get(name) else { continue };
+            let Some(job) = jobs.get(*at) else { continue };
             let mut array = Array::open(source, name, ty)?;
             is_stream |= array.is_stream();
             let mut legal: Vec<Legal> =
@@ -141,15 +153,16 @@ impl Feeder {
             if array.is_whole {
                 let mut bytes = reserved(ty, name)?;
                 array.read(0, &mut bytes)?;
-                legal::check(&legal, name, ty, &bytes, options.done.saturating_add(1))?;
+                legal::check(&legal, name, ty, &bytes, job.done(options.done).saturating_add(1))?;
                 fixed.insert(name, bytes);
                 continue;
             }
-            let order =
-                Order { units: array.units, batch: array.batch, micros: *micros, shuffle: options.shuffle };
-            lasts(name, &array, &order, options)?;
+            let (units, batch, shuffle) = (array.units, array.batch, options.shuffle);
+            let order = Order { units, batch, micros: micros / u64::from(job.steps), shuffle };
+            lasts(name, &array, &order, job, options)?;
             let buffers = (0..*micros).map(|_| reserved(ty, name)).collect::<Result<_, _>>()?;
-            tables.push(Table { name: name.to_owned(), ty: (*ty).clone(), array, order, legal, buffers });
+            let (name, ty, job) = (name.to_owned(), (*ty).clone(), *at);
+            tables.push(Table { name, ty, array, order, legal, job, buffers });
         }
         alike(&tables, options)?;
         not_paired(&tables, &fixed, &wanted)?;
@@ -161,45 +174,59 @@ impl Feeder {
                 .filter(|name| !given.contains_key(*name))
                 .map(ToString::to_string)
                 .collect(),
-            rates: Rates { rate: options.lr.clone(), plan: 0.0, list: Vec::new() },
+            jobs,
+            rates: Vec::new(),
             done: options.done,
             ready: 0,
             is_stream,
         };
-        if let Rate::File(path) = &options.lr {
-            feeder.rates.list = rates(path, options)?;
-        }
         for (input, ty) in plan.inputs.iter().zip(&program.types.inputs) {
             let fail = |what: &str| Error::Plan(format!("input `{}`: {what}", input.name));
             let source = match &input.feed {
                 Feed::Data { source, micro, low, high } => {
                     let table = feeder.tables.iter().position(|table| table.name == *source);
                     match (table, fixed.get(source.as_str())) {
-                        (Some(table), _) => Source::Table { table, micro: *micro as usize },
+                        (Some(table), _) => Source::Table { table, buffer: *micro as usize },
                         (None, Some(bytes)) => Source::Fixed(bytes.clone()),
                         (None, None) => {
                             let all = if ty.dtype == DType::U8 { (0, 256) } else { (0, 2) };
                             let range = if low < high { (*low, *high) } else { all };
-                            let key = synthetic::key(options.seed, source, *micro);
+                            // Each job gets the data that it would get alone.
+                            let job = feeder.jobs.get(jobs::index_of(&feeder.jobs, source));
+                            let own = job.and_then(|job| job.own_name(source)).unwrap_or(source);
+                            let micros = wanted.get(source.as_str()).map_or(1, |wanted| wanted.micros);
+                            let each = micros / job.map_or(1, |job| u64::from(job.steps));
+                            let micro = u64::from(*micro) % each.max(1);
+                            let key = synthetic::key(options.seed, own, u32::try_from(micro).unwrap_or(0));
                             Source::Fixed(synthetic::contents(ty, range, key, &input.name)?)
                         }
                     }
                 }
-                Feed::LearningRate { default } => match (ty.dtype, ty.numel()) {
+                Feed::LearningRate { default, turn } => match (ty.dtype, ty.numel()) {
                     (DType::F32, 1) => {
-                        feeder.rates.plan = *default;
-                        Source::Rate
+                        let job = jobs::index_of(&feeder.jobs, &input.name);
+                        rates.iter_mut().skip(job).take(1).for_each(|rates| rates.plan = *default);
+                        Source::Rate { job, index: turn.index }
                     }
                     _ => return Err(fail("a learning rate is one f32 number")),
                 },
-                Feed::Step => match (ty.dtype, ty.numel()) {
-                    (DType::F32 | DType::I32 | DType::I64, 1) => Source::Step(ty.dtype),
+                Feed::Step { turn } => match (ty.dtype, ty.numel()) {
+                    (DType::F32 | DType::I32 | DType::I64, 1) => {
+                        let job = jobs::index_of(&feeder.jobs, &input.name);
+                        Source::Step { job, index: turn.index, dtype: ty.dtype }
+                    }
                     _ => return Err(fail("a step number is one f32, i32 or i64 number")),
                 },
             };
             feeder.inputs.push(source);
         }
+        feeder.rates = rates;
         Ok(feeder)
+    }
+
+    /// The jobs, with the steps that each had done before the first round.
+    pub(crate) fn jobs(&self) -> &[Job] {
+        &self.jobs
     }
 
     /// The model's inputs that have no data, and so get synthetic data.
@@ -212,10 +239,10 @@ impl Feeder {
         self.is_stream
     }
 
-    /// Steps of a pass over the data, and what a pass leaves unread, in words; `None` where there is no data
-    /// of which each step reads another part.
-    pub fn pass(&self) -> Option<(u64, Option<String>)> {
-        let table = self.tables.first()?;
+    /// Steps of a job's pass over its data, and what a pass leaves unread, in words; `None` where there is no
+    /// data of which each step reads another part. A plan of one model has the job 0.
+    pub fn pass(&self, job: usize) -> Option<(u64, Option<String>)> {
+        let table = self.tables.iter().find(|table| table.job == job)?;
         let left = table.order.left_over();
         let said = format!(
             "each pass over the data has {} and leaves out {} of input `{}`",
@@ -226,48 +253,52 @@ impl Feeder {
         Some((table.order.steps(), (left > 0).then_some(said)))
     }
 
-    /// Pass over the data that a step belongs to, counted from 1; `None` as for [`Feeder::pass`].
-    pub fn epoch(&self, step: u64) -> Option<u64> {
-        self.tables.first().map(|table| table.order.epoch(step).saturating_add(1))
+    /// Pass over its data that a job's last step of a round belongs to, counted from 1; `None` as for
+    /// [`Feeder::pass`].
+    pub fn epoch(&self, job: usize, round: u64) -> Option<u64> {
+        let table = self.tables.iter().find(|table| table.job == job)?;
+        Some(table.order.epoch(self.jobs.get(job)?.done(round)).saturating_add(1))
     }
 
-    /// Refuses a file of rates that ends before step `last`.
+    /// Refuses files of rates that end before round `last`.
     ///
     /// # Errors
     /// [`Error::Data`].
     pub fn check_rates(&self, last: u64) -> Result<(), Error> {
-        let has = self.rates.list.len() as u64;
-        match &self.rates.rate {
-            Rate::File(path) if has < last => Err(Error::Data(format!(
-                "{}: its {} do not last for step {last}; give one rate for each step",
-                path.display(),
-                counted(has, "rate"),
-            ))),
-            _ => Ok(()),
+        for (job, rates) in self.jobs.iter().zip(&self.rates) {
+            if let Rate::File(path) = &rates.rate {
+                last_for(path, rates.list.len() as u64, job.done(last))?;
+            }
         }
+        Ok(())
     }
 
-    /// Learning rate of a step; `None` where the plan takes none.
-    pub fn rate(&self, step: u64) -> Option<f32> {
-        let takes = self.inputs.iter().any(|source| matches!(source, Source::Rate));
-        takes.then(|| self.rates.at(step))
+    /// Learning rate of a job's last step in a round; `None` where the job takes none.
+    pub fn rate(&self, job: usize, round: u64) -> Option<f32> {
+        let takes = |source: &Source| matches!(source, Source::Rate { job: at, .. } if *at == job);
+        let is_taken = self.inputs.iter().any(takes);
+        let step = self.jobs.get(job)?.done(round);
+        self.rates.get(job).filter(|_| is_taken).map(|rates| rates.at(step))
     }
 
-    /// Reads the data of a step and checks it.
+    /// Reads the data of a round and checks it.
     ///
     /// # Errors
     /// [`Error::Io`] if a file cannot be read, [`Error::Data`] if it holds what the model does not take.
-    pub fn prepare(&mut self, step: u64) -> Result<(), Error> {
-        if self.ready == step {
+    pub fn prepare(&mut self, round: u64) -> Result<(), Error> {
+        if self.ready == round {
             return Ok(());
         }
         self.ready = 0;
-        // A pipe begins with the first step of this run.
-        let (done, first) = (self.done, step.saturating_sub(self.done));
-        for Table { name, ty, array, order, legal, buffers } in &mut self.tables {
-            let step = if array.is_stream() { first } else { step };
+        for Table { name, ty, array, order, legal, job, buffers } in &mut self.tables {
+            let Some(job) = self.jobs.get(*job) else { continue };
+            // A pipe begins with the first step of this run.
+            let before = if array.is_stream() { job.done(self.done) } else { 0 };
             let unit = usize::try_from(array.unit_bytes).unwrap_or(usize::MAX).max(1);
-            for (micro, buffer) in (0..).zip(buffers.iter_mut()) {
+            for (at, buffer) in (0..).zip(buffers.iter_mut()) {
+                let (index, micro) = (at / order.micros.max(1), at % order.micros.max(1));
+                let number = job.step(round, u32::try_from(index).unwrap_or(u32::MAX));
+                let step = number.saturating_sub(before);
                 if order.shuffle.is_none() {
                     array.read(order.unit(step, micro, 0), buffer)?;
                 } else {
@@ -275,35 +306,38 @@ impl Feeder {
                         array.read(order.unit(step, micro, i), part)?;
                     }
                 }
-                let number = if array.is_stream() { step.saturating_add(done) } else { step };
                 legal::check(legal, name, ty, buffer, number)?;
             }
         }
-        self.ready = step;
+        self.ready = round;
         Ok(())
     }
 
-    /// Writes the contents of the input with this index at a step, counted from 1.
+    /// Writes the contents of the input with this index in a round, counted from 1.
     ///
     /// # Errors
     /// Those of [`Feeder::prepare`].
-    pub fn write(&mut self, input: usize, step: u64, out: &mut [u8]) -> Result<(), Error> {
-        self.prepare(step)?;
+    pub fn write(&mut self, input: usize, round: u64, out: &mut [u8]) -> Result<(), Error> {
+        self.prepare(round)?;
+        let step = |job: usize, index| self.jobs.get(job).map_or(round, |job| job.step(round, index));
         match self.inputs.get(input) {
             Some(Source::Fixed(bytes)) if bytes.len() == out.len() => out.copy_from_slice(bytes),
-            Some(&Source::Table { table, micro }) => {
-                let buffer = self.tables.get(table).and_then(|table| table.buffers.get(micro));
+            Some(&Source::Table { table, buffer }) => {
+                let buffer = self.tables.get(table).and_then(|table| table.buffers.get(buffer));
                 match buffer.filter(|buffer| buffer.len() == out.len()) {
                     Some(buffer) => out.copy_from_slice(buffer),
                     None => return Err(Error::Internal(format!("input {input} has no data"))),
                 }
             }
-            Some(Source::Rate) => put(out, &self.rates.at(step).to_le_bytes()),
-            Some(Source::Step(DType::F32)) => put(out, &(step as f32).to_le_bytes()),
-            Some(Source::Step(DType::I32)) => {
-                put(out, &i32::try_from(step).unwrap_or(i32::MAX).to_le_bytes())
+            Some(&Source::Rate { job, index }) => {
+                let rate = self.rates.get(job).map_or(f32::NAN, |rates| rates.at(step(job, index)));
+                put(out, &rate.to_le_bytes());
             }
-            Some(Source::Step(_)) => put(out, &i64::try_from(step).unwrap_or(i64::MAX).to_le_bytes()),
+            Some(&Source::Step { job, index, dtype }) => match (dtype, step(job, index)) {
+                (DType::F32, step) => put(out, &(step as f32).to_le_bytes()),
+                (DType::I32, step) => put(out, &i32::try_from(step).unwrap_or(i32::MAX).to_le_bytes()),
+                (_, step) => put(out, &i64::try_from(step).unwrap_or(i64::MAX).to_le_bytes()),
+            },
             _ => {
                 return Err(Error::Internal(format!("input {input} has no contents of {} bytes", out.len())));
             }
@@ -320,8 +354,11 @@ fn put(out: &mut [u8], bytes: &[u8]) {
 
 /// Use of a data input of the model by the plan.
 struct Wanted<'p> {
+    /// Micro-steps of all steps in a round.
     micros: u64,
     ty: &'p TensorType,
+    /// Index of the job that it is for.
+    job: usize,
     /// Indices of the plan's inputs.
     inputs: Vec<usize>,
 }
@@ -329,9 +366,15 @@ struct Wanted<'p> {
 /// The model's data inputs.
 fn wanted<'p>(plan: &'p Plan, program: &'p Program) -> BTreeMap<&'p str, Wanted<'p>> {
     let mut out: BTreeMap<&str, Wanted<'_>> = BTreeMap::new();
+    let jobs = jobs::of(plan);
     for (i, (input, ty)) in plan.inputs.iter().zip(&program.types.inputs).enumerate() {
         if let Feed::Data { source, micro, .. } = &input.feed {
-            let entry = out.entry(source).or_insert_with(|| Wanted { micros: 0, ty, inputs: Vec::new() });
+            let entry = out.entry(source).or_insert_with(|| Wanted {
+                micros: 0,
+                ty,
+                job: jobs::index_of(&jobs, source),
+                inputs: Vec::new(),
+            });
             entry.micros = entry.micros.max(u64::from(*micro) + 1);
             entry.inputs.push(i);
         }
@@ -380,7 +423,7 @@ fn reserved(ty: &TensorType, input: &str) -> Result<Vec<u8>, Error> {
 }
 
 /// Refuses data that ends before the run does.
-fn lasts(name: &str, array: &Array, order: &Order, options: &FeedOptions) -> Result<(), Error> {
+fn lasts(name: &str, array: &Array, order: &Order, job: &Job, options: &FeedOptions) -> Result<(), Error> {
     let path = array.path().display();
     if array.is_stream() && (options.again || options.shuffle.is_some()) {
         return Err(Error::Usage(format!(
@@ -393,8 +436,9 @@ fn lasts(name: &str, array: &Array, order: &Order, options: &FeedOptions) -> Res
     if options.again && has > 0 {
         return Ok(());
     }
-    let done = if array.is_stream() { 0 } else { options.done };
-    if has >= done.saturating_add(options.steps) {
+    let done = if array.is_stream() { 0 } else { job.done(options.done) };
+    let wanted = options.steps.saturating_mul(u64::from(job.steps));
+    if has >= done.saturating_add(wanted) {
         return Ok(());
     }
     let what = if order.batch > 1 { "sample" } else { "slice" };
@@ -406,9 +450,9 @@ fn lasts(name: &str, array: &Array, order: &Order, options: &FeedOptions) -> Res
         0 => String::new(),
         done => format!(", and the resumed run has done {done}"),
     };
-    let fewer = match has.saturating_sub(done) {
+    let fewer = match has.saturating_sub(done) / u64::from(job.steps) {
         0 => String::new(),
-        left => format!(", run {}", counted(left, "step")),
+        left => format!(", run {}", counted(left, if job.name.is_empty() { "step" } else { "round" })),
     };
     Err(Error::Data(format!(
         "{path}: its {} of input `{name}` last for {}{each}{from}; give more data{fewer}, or go through it \
@@ -421,11 +465,12 @@ fn lasts(name: &str, array: &Array, order: &Order, options: &FeedOptions) -> Res
 
 /// Refuses data of different lengths where passes must agree.
 fn alike(tables: &[Table], options: &FeedOptions) -> Result<(), Error> {
-    let Some((first, rest)) = tables.split_first() else { return Ok(()) };
     if !options.again && options.shuffle.is_none() {
         return Ok(());
     }
-    let Some(other) = rest.iter().find(|other| other.order != first.order) else { return Ok(()) };
+    let differs = |a: &Table, b: &Table| a.job == b.job && a.order != b.order;
+    let pair = tables.iter().find_map(|first| Some((first, tables.iter().find(|b| differs(first, b))?)));
+    let Some((first, other)) = pair else { return Ok(()) };
     let count = |t: &Table| counted(t.order.units, if t.order.batch > 1 { "sample" } else { "slice" });
     Err(Error::Data(format!(
         "input `{}` has {} and input `{}` has {}; with --epochs or --shuffle all must have the same number",
@@ -443,11 +488,10 @@ fn not_paired(
     fixed: &BTreeMap<&str, Vec<u8>>,
     wanted: &BTreeMap<&str, Wanted<'_>>,
 ) -> Result<(), Error> {
-    let Some(table) = tables.iter().find(|table| table.order.batch > 1 && table.order.steps() > 1) else {
-        return Ok(());
-    };
+    let is_read_on = |table: &&Table| table.order.batch > 1 && table.order.steps() > 1;
     for (name, bytes) in fixed {
-        let Some(ty) = wanted.get(name).map(|wanted| wanted.ty) else { continue };
+        let Some(&Wanted { ty, job, .. }) = wanted.get(name) else { continue };
+        let Some(table) = tables.iter().filter(is_read_on).find(|table| table.job == job) else { continue };
         let rows = ty.shape.first().copied().unwrap_or(1).max(1);
         if table.ty.shape.first() != Some(&rows) {
             continue;
@@ -466,18 +510,55 @@ fn not_paired(
     Ok(())
 }
 
-/// The rates of a file, one for each step.
-fn rates(path: &Path, options: &FeedOptions) -> Result<Vec<f32>, Error> {
+/// The learning rates of each job.
+fn rates_of(plan: &Plan, jobs: &[Job], options: &FeedOptions) -> Result<Vec<Rates>, Error> {
+    let rates = plan.inputs.iter().filter(|input| matches!(input.feed, Feed::LearningRate { .. }));
+    let takes: Vec<usize> = rates.map(|input| jobs::index_of(jobs, &input.name)).collect();
+    if options.lr != Rate::Plan && takes.is_empty() {
+        return Err(Error::Usage("--lr: the plan takes no learning rate".to_owned()));
+    }
+    for (name, _) in &options.job_lr {
+        let Some(at) = jobs.iter().position(|job| job.name == *name && !name.is_empty()) else {
+            let known: Vec<&str> = jobs.iter().map(|job| job.name.as_str()).collect();
+            let known = if known == [""] { "none".to_owned() } else { list(&known) };
+            return Err(Error::Usage(format!("--lr {name}=: the plan has no such job; it has {known}")));
+        };
+        if !takes.contains(&at) {
+            return Err(Error::Usage(format!("--lr {name}=: the job takes no learning rate")));
+        }
+    }
+    let mut out = Vec::new();
+    for (at, job) in jobs.iter().enumerate() {
+        let own = options.job_lr.iter().rev().find(|(name, _)| *name == job.name).map(|(_, rate)| rate);
+        let rate = own.unwrap_or(&options.lr).clone();
+        let list = match &rate {
+            Rate::File(path) if takes.contains(&at) => {
+                rates_in(path, job.done(options.done.saturating_add(options.steps)))?
+            }
+            _ => Vec::new(),
+        };
+        out.push(Rates { rate, plan: 0.0, list });
+    }
+    Ok(out)
+}
+
+/// Refuses a file of rates that ends before step `last`.
+fn last_for(path: &Path, rates: u64, last: u64) -> Result<(), Error> {
+    if rates >= last {
+        return Ok(());
+    }
+    Err(Error::Data(format!(
+        "{}: its {} do not last for step {last}; give one rate for each step",
+        path.display(),
+        counted(rates, "rate"),
+    )))
+}
+
+/// The rates of a file, one for each step up to `last`.
+fn rates_in(path: &Path, last: u64) -> Result<Vec<f32>, Error> {
     let ty = TensorType::scalar(DType::F32);
     let mut array = Array::open(&InputSource::Path(path.to_owned()), "learning rate", &ty)?;
-    let last = options.done.saturating_add(options.steps);
-    if array.units < last || array.is_whole {
-        return Err(Error::Data(format!(
-            "{}: its {} do not last for step {last}; give one rate for each step",
-            path.display(),
-            counted(array.units, "rate"),
-        )));
-    }
+    last_for(path, if array.is_whole { 0 } else { array.units }, last)?;
     let mut bytes = reserved(&TensorType::new(DType::F32, [array.units]), "learning rate")?;
     array.read(0, &mut bytes)?;
     let list: Vec<f32> = bytes.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect();

@@ -14,6 +14,7 @@ use memc_plan::{Init, PlanFile};
 use rayon::prelude::*;
 
 use crate::error::{Defect, Error};
+use crate::jobs;
 use crate::state::{Fit, StateFile, variables};
 
 /// One step and the output function of SplitMix64.
@@ -28,13 +29,16 @@ pub(crate) fn mix(x: u64) -> u64 {
 #[derive(Debug)]
 pub struct Initial<'a> {
     plan: &'a PlanFile,
-    resume: Option<StateFile>,
-    overrides: Option<StateFile>,
+    resume: Vec<StateFile>,
+    overrides: Vec<StateFile>,
+    /// Steps of jobs before the first round, by name.
+    before: Vec<(String, u64)>,
 }
 
 impl<'a> Initial<'a> {
-    /// Takes the contents from the plan, except those that a file has. `resume` must hold each state that is
-    /// not a constant and nothing else; `overrides` may hold some of them and wins. For an evaluation, it
+    /// Takes the contents from the plan, except those that files have: one, or one for each job. A file of
+    /// `resume` must hold each state that is not a constant and nothing else; one of `overrides` may hold some
+    /// of them and wins. For an evaluation, it
     /// must hold each, and other tensors do not matter.
     ///
     /// # Errors
@@ -42,13 +46,13 @@ impl<'a> Initial<'a> {
     /// known.
     pub fn new(
         plan: &'a PlanFile,
-        resume: Option<StateFile>,
-        overrides: Option<StateFile>,
+        resume: Vec<StateFile>,
+        overrides: Vec<StateFile>,
     ) -> Result<Initial<'a>, Error> {
-        if let Some(file) = &resume {
+        for file in &resume {
             file.check(plan.plan(), Fit::Exact)?;
         }
-        if let Some(file) = &overrides {
+        for file in &overrides {
             let is_evaluation = plan.plan().meta.is_evaluation();
             file.check(plan.plan(), if is_evaluation { Fit::Cover } else { Fit::Part })?;
         }
@@ -59,12 +63,18 @@ impl<'a> Initial<'a> {
                 known.map_err(|what| Error::Plan(format!("state `{}`: {what}", state.name)))?;
             }
         }
-        Ok(Initial { plan, resume, overrides })
+        let before = resume.iter().flat_map(|file| file.before(&jobs::of(plan.plan()))).collect();
+        Ok(Initial { plan, resume, overrides, before })
     }
 
-    /// Steps that the resumed run had done; 0 without one.
+    /// Steps that the resumed run had done, of a plan of several jobs its rounds; 0 without one.
     pub fn step(&self) -> u64 {
-        self.resume.as_ref().map_or(0, StateFile::step)
+        self.resume.iter().filter(|file| !file.is_of_job()).map(StateFile::step).next().unwrap_or(0)
+    }
+
+    /// Steps of jobs before the first round, by name.
+    pub(crate) fn before(&self) -> &[(String, u64)] {
+        &self.before
     }
 
     /// Writes the contents of the state with this index, a tensor of type `ty`.
@@ -76,7 +86,7 @@ impl<'a> Initial<'a> {
             return Err(Error::Internal(format!("no state {state}")));
         };
         let fail = |what: Defect| Error::Plan(format!("state `{}`: {what}", entry.name));
-        for file in [&self.overrides, &self.resume].into_iter().flatten() {
+        for file in self.overrides.iter().chain(&self.resume) {
             if file.read(&entry.name, out)? {
                 return Ok(());
             }

@@ -12,6 +12,7 @@ use memc_plan::{Plan, PlanFile};
 use memc_support::Replace;
 
 use crate::evaluation::{Evaluation, EvaluationOptions, Sums};
+use crate::jobs::{self, Job};
 use crate::saves;
 use crate::shadow::Shadow;
 use crate::steps::{Steps, Tracing};
@@ -20,18 +21,18 @@ use crate::{
     StateFile, StateWriter,
     cpu::{self, Cpu},
     gpu, memory, output,
-    state::{is_variable, list},
+    state::{is_variable, list, state_files},
     verify,
 };
 
 /// Options of a run.
 #[derive(Clone, Debug, Default)]
 pub struct RunOptions {
-    /// Steps to run, at least 1; `None` for one, or as many as `epochs` have.
+    /// Steps to run, at least 1, or of a plan of several jobs, rounds; `None` for one, or as many as `epochs`
+    /// have.
     pub steps: Option<u64>,
-    /// Passes over the data, those of the resumed run included, at most `steps` steps; `None` for a run whose
-    /// data is read once.
-    pub epochs: Option<u64>,
+    /// Passes over the data, at most `steps` steps; `None` for a run whose data is read once.
+    pub epochs: Option<Epochs>,
     /// Seed of the order in which each pass reads the data; `None` for the order of the files.
     pub shuffle: Option<u64>,
     /// Files by the name under which the model takes the data.
@@ -40,9 +41,12 @@ pub struct RunOptions {
     pub synthetic: bool,
     /// Learning rate.
     pub lr: Rate,
+    /// Learning rates of single jobs of a plan of several, by name.
+    pub job_lr: Vec<(String, Rate)>,
     /// Seed of synthetic data.
     pub seed: u64,
-    /// File for the states at the end.
+    /// File for the states at the end. In a plan of several jobs `{job}` in its name stands for the name of
+    /// each job, whose states then are in a file of its own.
     pub save: Option<PathBuf>,
     /// Steps between saves; `None` for one save at the end.
     pub save_every: Option<u64>,
@@ -53,7 +57,7 @@ pub struct RunOptions {
     pub evaluation: Option<EvaluationOptions>,
     /// Whether a loss that is no finite number ends the run.
     pub stop_on_nan: bool,
-    /// State to go on from.
+    /// State to go on from, named as `save` is.
     pub resume: Option<PathBuf>,
     /// File that sets some of the states.
     pub init: Option<PathBuf>,
@@ -76,6 +80,21 @@ pub struct RunOptions {
     pub cpu: cpu::Options,
     /// Permissions of a GPU's libraries.
     pub libraries: LibraryOptions,
+}
+
+/// Passes over the data.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Epochs {
+    /// The job whose passes count, in a plan of several.
+    pub job: Option<String>,
+    /// Their number, those of the resumed run included.
+    pub passes: u64,
+}
+
+impl From<u64> for Epochs {
+    fn from(passes: u64) -> Epochs {
+        Epochs { job: None, passes }
+    }
 }
 
 /// A device by name.
@@ -107,20 +126,38 @@ pub trait Watch {
     fn should_stop(&self) -> bool;
 }
 
-/// A step that is done.
+/// A step that is done; of a plan of several jobs, a round.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Step {
     /// Number, counted from 1 over resumed runs.
     pub number: u64,
-    /// Mean of all loss outputs.
-    pub loss: Option<f32>,
     /// Nanoseconds until the next step could begin; of the last step, until its last update was done. The
     /// times of a run add up to that of all its steps.
     pub ns: u64,
-    /// Learning rate, where the plan takes one.
+    /// Each job; of a plan of one model, that.
+    pub jobs: Vec<JobStep>,
+}
+
+/// What a round did for a job.
+#[derive(Clone, Debug, PartialEq)]
+pub struct JobStep {
+    /// Name of the job; empty where the plan is of one model.
+    pub name: String,
+    /// Number of its last step, counted from 1 over resumed runs.
+    pub step: u64,
+    /// Mean of all its loss outputs.
+    pub loss: Option<f32>,
+    /// Learning rate of its last step, where it takes one.
     pub rate: Option<f32>,
-    /// Pass over the data, counted from 1.
+    /// Pass over its data, counted from 1.
     pub epoch: Option<u64>,
+}
+
+impl Step {
+    /// Loss of the only job; `None` where there are several, or it has none.
+    pub fn loss(&self) -> Option<f32> {
+        if let [only] = &self.jobs[..] { only.loss } else { None }
+    }
 }
 
 /// Outcome of a run.
@@ -192,10 +229,15 @@ pub fn run_on(
     memory::limit(program.host_bytes, options.host_mem)?;
     watch.stage(Stage::Before("reading states and inputs"));
     let initial = initial(file, options, watch)?;
-    let feed = feed_options(options, initial.step());
+    let feed = feed_options(options, &initial);
     let mut feeder = Feeder::new(plan, &program, &feed)?;
+    if options.evaluation.is_some() && feeder.jobs().len() > 1 {
+        let text =
+            "--eval is for plans of one model; evaluate the states of a job that --save '{job}.st' keeps";
+        return Err(Error::Usage(text.to_owned()));
+    }
     let most = steps_to_run(&feeder, options, plan.meta.is_evaluation(), initial.step())?;
-    let pass = feeder.pass().filter(|_| options.epochs.is_some()).map(|(steps, _)| steps);
+    let pass = feeder.pass(0).filter(|_| options.epochs.is_some()).map(|(steps, _)| steps);
     let save = options.save.as_deref();
     let evaluation = options.evaluation.as_ref();
     let evaluation = evaluation.map(|e| Evaluation::open(device, e, plan, pass, save, options.host_mem));
@@ -207,8 +249,8 @@ pub fn run_on(
         return Err(Error::Usage("--verify reads the data twice, which a pipe cannot be".to_owned()));
     }
     let synthetic = feeder.synthetic().to_vec();
-    saves::check_names(options, initial.step(), most)?;
-    try_files(plan, options)?;
+    saves::check_names(options, feeder.jobs(), initial.step(), most)?;
+    try_files(plan, feeder.jobs(), options)?;
     let mut again = options.verify.then(|| Feeder::new(plan, &program, &feed)).transpose()?;
     watch.stage(Stage::Before("reserving memory, preparing kernels"));
     let mut session = Session::open(device, plan, program.clone(), &initial, &mut feeder)?;
@@ -299,16 +341,18 @@ fn last_outputs<'p>(
 }
 
 /// The data that the options ask for.
-fn feed_options(options: &RunOptions, done: u64) -> FeedOptions {
+fn feed_options(options: &RunOptions, initial: &Initial<'_>) -> FeedOptions {
     let unknown = if options.epochs.is_some() { 0 } else { 1 };
     FeedOptions {
         inputs: options.inputs.clone(),
         lr: options.lr.clone(),
+        job_lr: options.job_lr.clone(),
         synthetic: options.synthetic,
         seed: options.seed,
         shuffle: options.shuffle,
         again: options.epochs.is_some(),
-        done,
+        done: initial.step(),
+        before: initial.before().to_vec(),
         steps: options.steps.unwrap_or(unknown),
     }
 }
@@ -327,29 +371,51 @@ fn tell_about_data(
         let names: Vec<&str> = feeder.synthetic().iter().map(String::as_str).collect();
         watch.note(&format!("synthetic data for {}", list(&names)));
     }
-    if let Some((_, Some(left))) = feeder.pass().filter(|_| options.epochs.is_some()) {
-        watch.note(&left);
+    for job in 0..feeder.jobs().len() {
+        if let Some((_, Some(left))) = feeder.pass(job).filter(|_| options.epochs.is_some()) {
+            watch.note(&left);
+        }
     }
     Ok(())
 }
 
 /// Steps of this run: those that are asked for, or of an evaluation as many as the data has.
 fn steps_to_run(feeder: &Feeder, options: &RunOptions, is_evaluation: bool, done: u64) -> Result<u64, Error> {
-    let Some(epochs) = options.epochs else {
-        let pass = feeder.pass().filter(|_| is_evaluation && !feeder.is_stream());
+    let Some(Epochs { job, passes }) = &options.epochs else {
+        let pass = feeder.pass(0).filter(|_| is_evaluation && !feeder.is_stream());
         return Ok(options.steps.or(pass.map(|(steps, _)| steps)).unwrap_or(1));
     };
-    let Some((pass, _)) = feeder.pass().filter(|(steps, _)| *steps > 0) else {
+    let at = match (job, feeder.jobs()) {
+        (None, [_]) => 0,
+        (None, jobs) => {
+            let first = jobs.first().map_or("", |job| &job.name);
+            return Err(Error::Usage(format!(
+                "--epochs: the plan is of several jobs; say whose passes count, as --epochs {first}={passes}"
+            )));
+        }
+        (Some(name), jobs) => match jobs.iter().position(|job| job.name == *name) {
+            Some(at) => at,
+            None => {
+                let known: Vec<&str> = jobs.iter().map(|job| job.name.as_str()).collect();
+                let known = if known == [""] { "none".to_owned() } else { list(&known) };
+                let text = format!("--epochs {name}=: the plan has no such job; it has {known}");
+                return Err(Error::Usage(text));
+            }
+        },
+    };
+    let Some((pass, _)) = feeder.pass(at).filter(|(steps, _)| *steps > 0) else {
         return Err(Error::Usage(
             "--epochs counts passes over data, but every step reads the same; give arrays with a leading \
              axis of steps, or of samples, or --steps"
                 .to_owned(),
         ));
     };
-    let left = pass.saturating_mul(epochs).saturating_sub(done);
+    let Some(job) = feeder.jobs().get(at) else { return Ok(0) };
+    let left = job.rounds(pass.saturating_mul(*passes)).saturating_sub(done);
     if left == 0 {
+        let done = job.done(done);
         return Err(Error::Usage(format!(
-            "--epochs {epochs}: the resumed run has done {done} steps, and {pass} are a pass over the data; \
+            "--epochs {passes}: the resumed run has done {done} steps, and {pass} are a pass over the data; \
              give more epochs"
         )));
     }
@@ -381,15 +447,25 @@ fn initial<'a>(
     watch: &mut dyn Watch,
 ) -> Result<Initial<'a>, Error> {
     let plan = file.plan();
-    let open = |path: &Option<PathBuf>| {
-        let Some(path) = path else { return Ok(None) };
-        let state = StateFile::open(path).map_err(|error| match error {
-            Error::Io { path, source } if source.kind() == ErrorKind::NotFound => {
-                saves::missing(path, source)
-            }
-            error => error,
-        })?;
-        Ok::<_, Error>(Some((state, path.clone())))
+    let jobs = jobs::of(plan);
+    let open = |path: &Option<PathBuf>| -> Result<Vec<(StateFile, PathBuf)>, Error> {
+        let files = path.iter().flat_map(|path| state_files(path, &jobs));
+        let open = |(job, path): (Option<&Job>, PathBuf)| {
+            let state = StateFile::open(&path).map_err(|error| match error {
+                Error::Io { path, source } if source.kind() == ErrorKind::NotFound => {
+                    saves::missing(path, source)
+                }
+                error => error,
+            })?;
+            Ok((
+                match job {
+                    Some(job) => state.of_job(job),
+                    None => state,
+                },
+                path,
+            ))
+        };
+        files.map(open).collect()
     };
     let files = [open(&options.resume)?, open(&options.init)?];
     for (state, path) in files.iter().flatten() {
@@ -398,14 +474,14 @@ fn initial<'a>(
             watch.note(&format!("{} was saved by a run of another model or batch size", path.display()));
         }
     }
-    let [resume, overrides] = files.map(|file| file.map(|(state, _)| state));
+    let [resume, overrides] = files.map(|files| files.into_iter().map(|(state, _)| state).collect());
     Initial::new(file, resume, overrides)
 }
 
 /// Fails early where a folder takes no file: that is better known now than after the last step.
-fn try_files(plan: &Plan, options: &RunOptions) -> Result<(), Error> {
+fn try_files(plan: &Plan, jobs: &[Job], options: &RunOptions) -> Result<(), Error> {
     if let Some(path) = &options.save {
-        drop(StateWriter::create(path, plan, 0)?);
+        drop(StateWriter::of_jobs(path, plan, jobs, 0)?);
     }
     let outputs = options.outputs.iter().chain(&options.collect).map(|(_, path)| path);
     for path in outputs.chain(&options.trace) {
@@ -422,7 +498,8 @@ fn finish(
     save: Option<&Path>,
 ) -> Result<(), Error> {
     let done = session.steps_done();
-    let mut writer = save.map(|path| StateWriter::create(path, plan, done)).transpose()?;
+    let jobs = session.feeder().jobs();
+    let mut writer = save.map(|path| StateWriter::of_jobs(path, plan, jobs, done)).transpose()?;
     let (mut shadow, program) = shadow.unzip();
     shadow.as_mut().map_or(Ok(()), Shadow::end)?;
     let mut compared = vec![false; plan.states.len()];

@@ -12,8 +12,9 @@ use std::{
 use memc_plan::Plan;
 use memc_support::is_same_file;
 
+use crate::jobs::{self, Job};
 use crate::run::{RunOptions, Watch};
-use crate::state::Saved;
+use crate::state::{Saved, state_files};
 use crate::{Error, Session};
 
 /// Digits of a step's number in the name of a save.
@@ -22,6 +23,7 @@ const DIGITS: usize = 8;
 /// Saves in between.
 pub(crate) struct Saves<'a> {
     plan: &'a Plan,
+    jobs: Vec<Job>,
     /// The states' file and the steps between saves.
     asked: Option<(&'a Path, u64)>,
     /// Number of files that are kept; `None` for one file that each save replaces.
@@ -39,6 +41,7 @@ impl<'a> Saves<'a> {
     pub(crate) fn new(options: &'a RunOptions, plan: &'a Plan) -> Saves<'a> {
         Saves {
             plan,
+            jobs: jobs::of(plan),
             asked: options.save.as_deref().zip(options.save_every),
             keep: options.keep,
             waits: options.stop_on_nan,
@@ -84,11 +87,13 @@ impl<'a> Saves<'a> {
             if self.keep.is_none() {
                 continue;
             }
-            match std::fs::remove_file(&old) {
-                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                    return Err(Error::io(&old, error));
+            for (_, old) in state_files(&old, &self.jobs) {
+                match std::fs::remove_file(&old) {
+                    Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                        return Err(Error::io(&old, error));
+                    }
+                    _ => {}
                 }
-                _ => {}
             }
         }
         Ok(())
@@ -137,7 +142,7 @@ fn newest(path: &Path) -> Option<PathBuf> {
 
 /// Refuses saves in between in the place of the file that `--init` reads. `done` steps are done, and `most`
 /// are to be run.
-pub(crate) fn check_names(options: &RunOptions, done: u64, most: u64) -> Result<(), Error> {
+pub(crate) fn check_names(options: &RunOptions, jobs: &[Job], done: u64, most: u64) -> Result<(), Error> {
     let (Some(path), Some(init), Some(_)) = (&options.save, &options.init, options.keep) else {
         return Ok(());
     };
@@ -146,7 +151,9 @@ pub(crate) fn check_names(options: &RunOptions, done: u64, most: u64) -> Result<
     let every = options.save_every.unwrap_or(1);
     let is_made =
         |step: &u64| *step > done && *step <= done.saturating_add(most) && step.is_multiple_of(every);
-    if step.filter(is_made).is_some_and(|step| is_same_file(&numbered(path, step), init)) {
+    let is_init =
+        |step: u64| state_files(&numbered(path, step), jobs).iter().any(|(_, save)| is_same_file(save, init));
+    if step.filter(is_made).is_some_and(is_init) {
         return Err(Error::Usage(format!(
             "--save would replace {}, which --init reads; save under another name",
             init.display()

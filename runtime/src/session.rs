@@ -5,6 +5,7 @@ use std::{path::Path, sync::Arc};
 use memc_ir::{OutputRole, attr::Scalar};
 use memc_plan::{Plan, Section, Span};
 
+use crate::jobs;
 use crate::state::Saved;
 use crate::{Device, Error, Executor, Feeder, HostSide, Initial, Program, RefusedCall, StateWriter};
 
@@ -41,8 +42,8 @@ struct Host<'a> {
     initial: &'a Initial<'a>,
     feeder: &'a mut Feeder,
     outputs: Vec<Vec<u8>>,
-    /// Outputs that are losses.
-    losses: Vec<usize>,
+    /// Outputs that are losses, each with its job.
+    losses: Vec<(usize, usize)>,
     step: u64,
 }
 
@@ -77,7 +78,7 @@ impl<'a> Session<'a> {
         let executor = device.open(program.clone())?;
         let losses = plan.outputs.iter().zip(&program.types.outputs).enumerate();
         let losses = losses.filter(|(_, (o, ty))| o.role == OutputRole::Loss && ty.dtype.is_float());
-        let losses = losses.map(|(i, _)| i).collect();
+        let losses = losses.map(|(i, (o, _))| (i, jobs::index_of(feeder.jobs(), &o.name))).collect();
         let outputs = program.results.iter().map(|place| vec![0; place.len]).collect();
         let host = Host { program, initial, feeder, outputs, losses, step: initial.step() };
         Ok(Session { executor, host, is_traced: false })
@@ -101,7 +102,7 @@ impl<'a> Session<'a> {
         self.executor.refused()
     }
 
-    /// Runs one step.
+    /// Runs one step; of a plan of several jobs, one round.
     ///
     /// # Errors
     /// The first error of any stream; the session is of no use then.
@@ -154,7 +155,7 @@ impl<'a> Session<'a> {
     /// # Errors
     /// Those of [`StateWriter`] and of the epilogue; the session is of no use then.
     pub(crate) fn store(&mut self, path: &Path, plan: &Plan) -> Result<Saved, Error> {
-        let mut writer = StateWriter::create(path, plan, self.host.step)?;
+        let mut writer = StateWriter::of_jobs(path, plan, self.host.feeder.jobs(), self.host.step)?;
         let mut sink = |state: usize, bytes: &[u8]| writer.put(state, bytes);
         let mut host = Final { host: &mut self.host, sink: &mut sink };
         self.executor.run(Section::Epilogue, &mut host)?;
@@ -186,7 +187,7 @@ impl<'a> Session<'a> {
         self.executor.synchronize()
     }
 
-    /// Steps done, those of the resumed run included.
+    /// Steps done, those of the resumed run included; of a plan of several jobs, rounds.
     pub fn steps_done(&self) -> u64 {
         self.host.step
     }
@@ -196,10 +197,11 @@ impl<'a> Session<'a> {
         self.host.outputs.get(output).map_or(&[], Vec::as_slice)
     }
 
-    /// Mean of all numbers of all loss outputs of the last step; `None` if the plan has no loss.
-    pub fn loss(&self) -> Option<f32> {
+    /// Mean of all numbers of all loss outputs of a job in the last round; `None` if it has no loss. A plan of
+    /// one model has the job 0.
+    pub fn loss(&self, job: usize) -> Option<f32> {
         let (mut sum, mut count) = (0.0, 0u32);
-        for &output in &self.host.losses {
+        for &(output, _) in self.host.losses.iter().filter(|(_, of)| *of == job) {
             let Some(ty) = self.host.program.types.outputs.get(output) else { continue };
             for number in self.output(output).chunks(ty.dtype.bytes() as usize) {
                 if let Some(Scalar::Float(x)) = Scalar::from_bytes(number, ty.dtype) {

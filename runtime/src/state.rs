@@ -21,15 +21,18 @@ use safetensors::tensor::Metadata;
 use serde_json::{Map, Value, json};
 
 use crate::Error;
+use crate::jobs::{self, Job};
 
 /// End of the names of PyTorch's counters of batches, which stand beside running statistics.
 const COUNTER: &str = "num_batches_tracked";
 /// Header entry that is no tensor.
 const METADATA: &str = "__metadata__";
-/// Metadata key of the number of steps done.
+/// Metadata key of the number of steps done; with a slash and the name of a job behind it, of its steps.
 const STEP: &str = "step";
 /// Largest number of steps done; far more than anyone runs, far less than overflows.
 const MOST_STEPS: u64 = 1 << 53;
+/// Part of a path for states that stands for the name of each of several jobs.
+const EACH_JOB: &str = "{job}";
 /// Metadata key of the source graph's hash.
 const SOURCE: &str = "source";
 
@@ -63,7 +66,11 @@ pub struct StateFile {
     contents: Contents,
     tensors: BTreeMap<String, Tensor>,
     step: u64,
+    /// Steps of jobs that are in it, by name.
+    job_steps: Vec<(String, u64)>,
     source: Option<String>,
+    /// The job whose states it has under their own names, where it has not those of all jobs.
+    job: Option<Job>,
 }
 
 #[derive(Debug)]
@@ -150,18 +157,49 @@ impl StateFile {
             tensors.insert(name, Tensor { ty, data });
         }
         let entry = |key: &str| metadata.metadata().as_ref().and_then(|m| m.get(key)).cloned();
-        let step = match entry(STEP) {
-            Some(text) => {
-                let step = text.parse().ok().filter(|step| *step <= MOST_STEPS);
-                step.ok_or_else(|| fail(format!("its step number `{text}` is not a number of steps")))?
-            }
-            None => 0,
+        let number = |text: &str| {
+            let step = text.parse().ok().filter(|step| *step <= MOST_STEPS);
+            step.ok_or_else(|| fail(format!("its step number `{text}` is not a number of steps")))
         };
+        let step = entry(STEP).map_or(Ok(0), |text| number(&text))?;
+        let mut job_steps = Vec::new();
+        for (key, text) in metadata.metadata().iter().flatten() {
+            if let Some(name) = key.strip_prefix(STEP).and_then(|key| key.strip_prefix('/')) {
+                job_steps.push((name.to_owned(), number(text)?));
+            }
+        }
         let source = entry(SOURCE);
-        Ok(StateFile { path: path.to_owned(), contents, tensors, step, source })
+        Ok(StateFile { path: path.to_owned(), contents, tensors, step, job_steps, source, job: None })
     }
 
-    /// Steps done when the file was written; 0 where it does not say.
+    /// The file as one of a single job, whose tensors have its own names.
+    pub(crate) fn of_job(self, job: &Job) -> StateFile {
+        StateFile { job: Some(job.clone()), ..self }
+    }
+
+    /// Whether it has the states of a single job of several.
+    pub(crate) fn is_of_job(&self) -> bool {
+        self.job.is_some()
+    }
+
+    /// Steps that jobs had done before the first round, by name.
+    pub(crate) fn before(&self, jobs: &[Job]) -> Vec<(String, u64)> {
+        if let Some(job) = &self.job {
+            return vec![(job.name.clone(), self.step)];
+        }
+        let before = |(name, done): &(String, u64)| {
+            let job = jobs.iter().find(|job| job.name == *name)?;
+            Some((name.clone(), done.saturating_sub(job.done(self.step))))
+        };
+        self.job_steps.iter().filter_map(before).collect()
+    }
+
+    /// The name that a state of the plan has in the file; none where the state is another job's.
+    fn own_name<'n>(&self, name: &'n str) -> Option<&'n str> {
+        self.job.as_ref().map_or(Some(name), |job| job.own_name(name))
+    }
+
+    /// Steps done when the file was written, or rounds where it has several jobs; 0 where it does not say.
     pub fn step(&self) -> u64 {
         self.step
     }
@@ -173,7 +211,8 @@ impl StateFile {
 
     /// Reads a tensor; `false` where the file does not have it.
     pub(crate) fn read(&self, name: &str, out: &mut [u8]) -> Result<bool, Error> {
-        let Some(Tensor { data, .. }) = self.tensors.get(name) else { return Ok(false) };
+        let tensor = self.own_name(name).and_then(|name| self.tensors.get(name));
+        let Some(Tensor { data, .. }) = tensor else { return Ok(false) };
         if data.end.saturating_sub(data.start) != out.len() as u64 {
             return Err(Error::Internal(format!("tensor `{name}` was read as {} bytes", out.len())));
         }
@@ -196,7 +235,8 @@ impl StateFile {
     /// Compares names and types with the plan's states.
     pub(crate) fn check(&self, plan: &Plan, fit: Fit) -> Result<(), Error> {
         let fail = |what: String| Err(Error::Data(format!("{}: {what}", self.path.display())));
-        let known: BTreeMap<&str, &TensorType> = variables(plan).map(|s| (s.name.as_str(), &s.ty)).collect();
+        let known: BTreeMap<&str, &TensorType> =
+            variables(plan).filter_map(|s| Some((self.own_name(&s.name)?, &s.ty))).collect();
         for (name, tensor) in &self.tensors {
             let Some(ty) = known.get(name.as_str()) else { continue };
             let extents: Vec<String> = ty.shape.iter().map(ToString::to_string).collect();
@@ -259,66 +299,97 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// A saved state being written. Dropping it leaves the target as it was.
+/// The file of a path for states, or with `{job}` in its name the file of each of several jobs.
+pub(crate) fn state_files<'j>(path: &Path, jobs: &'j [Job]) -> Vec<(Option<&'j Job>, PathBuf)> {
+    let text = path.to_string_lossy();
+    let is_one = jobs.iter().all(|job| job.name.is_empty());
+    if is_one || !text.contains(EACH_JOB) {
+        return vec![(None, path.to_owned())];
+    }
+    jobs.iter().map(|job| (Some(job), text.replace(EACH_JOB, &job.name).into())).collect()
+}
+
+/// Saved states being written, of all jobs or each in a file of its own. Dropping it leaves the targets as
+/// they were.
 #[derive(Debug)]
 pub struct StateWriter {
     target: PathBuf,
-    file: Replace,
-    /// For each state of the plan, its place in the file, and whether it was written.
-    places: Vec<Option<(Range<u64>, bool)>>,
+    files: Vec<(PathBuf, Replace)>,
+    /// For each state of the plan, its place, and whether it was written.
+    places: Vec<Option<(Place, bool)>>,
+}
+
+/// The bytes of a state in one of several files.
+#[derive(Clone, Debug)]
+struct Place {
+    file: usize,
+    bytes: Range<u64>,
 }
 
 impl StateWriter {
-    /// Begins to write the states of `plan`, of which `step` steps are done.
+    /// Begins to write the states of `plan`, of which `rounds` steps, or rounds of its jobs, are done.
     ///
     /// # Errors
-    /// [`Error::Io`] if the target's folder refuses a file.
-    pub fn create(path: &Path, plan: &Plan, step: u64) -> Result<StateWriter, Error> {
-        let target = path.to_owned();
-        let file = Replace::begin(path).map_err(|e| Error::io(path, e))?;
+    /// [`Error::Io`] if a target's folder refuses a file.
+    pub fn create(path: &Path, plan: &Plan, rounds: u64) -> Result<StateWriter, Error> {
+        StateWriter::of_jobs(path, plan, &jobs::of(plan), rounds)
+    }
 
+    /// Likewise, where jobs may have done steps before the first round.
+    pub(crate) fn of_jobs(path: &Path, plan: &Plan, jobs: &[Job], rounds: u64) -> Result<StateWriter, Error> {
         if plan.states.iter().any(|state| state.name == METADATA) {
             return Err(Error::Data(format!("a state named `{METADATA}` cannot be saved")));
         }
-        let mut header = Map::new();
-        header.insert(
-            METADATA.to_owned(),
-            json!({STEP: step.to_string(), SOURCE: hex(&plan.meta.source_hash)}),
-        );
-        let mut end = 0u64;
-        let mut places = vec![None; plan.states.len()];
-        let mut states: Vec<_> = plan.states.iter().enumerate().filter(|(_, s)| is_variable(s)).collect();
+        let mut writer =
+            StateWriter { target: path.to_owned(), files: Vec::new(), places: vec![None; plan.states.len()] };
+        for (job, path) in state_files(path, jobs) {
+            let metadata = match job {
+                Some(job) => json!({STEP: job.done(rounds).to_string()}),
+                None => described(plan, jobs, rounds),
+            };
+            writer.begin(&path, plan, job, metadata)?;
+        }
+        Ok(writer)
+    }
+
+    /// Begins a file with the states of a job, or of all.
+    fn begin(&mut self, path: &Path, plan: &Plan, job: Option<&Job>, metadata: Value) -> Result<(), Error> {
+        let own = |name| job.map_or(Some(name), |job| job.own_name(name));
+        let variables = plan.states.iter().enumerate().filter(|(_, state)| is_variable(state));
+        let mut states: Vec<_> =
+            variables.filter_map(|(i, state)| Some((i, own(state.name.as_str())?, &state.ty))).collect();
         // Wide elements come first, so that every tensor is aligned to its elements.
-        states.sort_by_key(|(_, s)| (u64::MAX - s.ty.dtype.bytes(), s.name.as_str()));
-        for (index, state) in states {
-            let ty = &state.ty;
+        states.sort_by_key(|(_, name, ty)| (u64::MAX - ty.dtype.bytes(), *name));
+        let mut header = Map::new();
+        header.insert(METADATA.to_owned(), metadata);
+        let mut end = 0u64;
+        for (_, name, ty) in &states {
             let begin = end;
             end = begin.saturating_add(ty.bytes());
             let entry =
                 json!({"dtype": dtype_name(ty.dtype), "shape": ty.shape, "data_offsets": [begin, end]});
-            header.insert(state.name.clone(), entry);
-            if let Some(place) = places.get_mut(index) {
-                *place = Some((begin..end, false));
+            header.insert((*name).to_owned(), entry);
+        }
+        let mut header = Value::Object(header).to_string().into_bytes();
+        header.resize(header.len().next_multiple_of(8), b' ');
+        let mut at = (header.len() as u64).saturating_add(8);
+        let size = at.saturating_add(end);
+        for (index, _, ty) in states {
+            let bytes = at..at.saturating_add(ty.bytes());
+            at = bytes.end;
+            if let Some(place) = self.places.get_mut(index) {
+                *place = Some((Place { file: self.files.len(), bytes }, false));
             }
         }
-        let mut writer = StateWriter { target, file, places };
-        writer.header(Value::Object(header), end)?;
-        Ok(writer)
-    }
-
-    fn header(&mut self, header: Value, data: u64) -> Result<(), Error> {
-        let mut header = header.to_string().into_bytes();
-        header.resize(header.len().next_multiple_of(8), b' ');
-        let start = (header.len() as u64).saturating_add(8);
-        for place in self.places.iter_mut().flatten() {
-            place.0 = place.0.start.saturating_add(start)..place.0.end.saturating_add(start);
-        }
-        let file = self.file.file();
+        let mut replace = Replace::begin(path).map_err(|e| Error::io(path, e))?;
+        let file = replace.file();
         let written = file
             .write_all(&(header.len() as u64).to_le_bytes())
             .and_then(|()| file.write_all(&header))
-            .and_then(|()| file.set_len(start.saturating_add(data)));
-        written.map_err(|e| Error::io(&self.target, e))
+            .and_then(|()| file.set_len(size));
+        written.map_err(|e| Error::io(path, e))?;
+        self.files.push((path.to_owned(), replace));
+        Ok(())
     }
 
     /// Writes the state with this index; constants are passed over.
@@ -327,17 +398,18 @@ impl StateWriter {
     /// [`Error::Io`]; [`Error::Internal`] if the length is not that of the state.
     pub fn put(&mut self, state: usize, bytes: &[u8]) -> Result<(), Error> {
         let Some(Some((place, written))) = self.places.get_mut(state) else { return Ok(()) };
-        if place.end.saturating_sub(place.start) != bytes.len() as u64 {
+        let Some((path, replace)) = self.files.get_mut(place.file) else { return Ok(()) };
+        if place.bytes.end.saturating_sub(place.bytes.start) != bytes.len() as u64 {
             return Err(Error::Internal(format!("state {state} was stored with {} bytes", bytes.len())));
         }
-        let file = self.file.file();
-        let done = file.seek(SeekFrom::Start(place.start)).and_then(|_| file.write_all(bytes));
-        done.map_err(|e| Error::io(&self.target, e))?;
+        let file = replace.file();
+        let done = file.seek(SeekFrom::Start(place.bytes.start)).and_then(|_| file.write_all(bytes));
+        done.map_err(|e| Error::io(path, e))?;
         *written = true;
         Ok(())
     }
 
-    /// Puts the file in its place.
+    /// Puts the files in their place.
     ///
     /// # Errors
     /// [`Error::Io`], and [`Error::Plan`] if a state was not written.
@@ -345,7 +417,7 @@ impl StateWriter {
         self.written(plan)?.publish()
     }
 
-    /// The whole file, which is not in its place yet.
+    /// The whole files, which are not in their place yet.
     ///
     /// # Errors
     /// [`Error::Plan`] if a state was not written.
@@ -356,41 +428,51 @@ impl StateWriter {
         if !left.is_empty() {
             return Err(Error::Plan(format!("the plan's epilogue does not store {}", list(&left))));
         }
-        let places = self.places.into_iter().map(|place| place.map(|(range, _)| range)).collect();
-        Ok(Saved { path: self.target, file: self.file, places })
+        let places = self.places.into_iter().map(|place| place.map(|(place, _)| place)).collect();
+        Ok(Saved { path: self.target, files: self.files, places })
     }
 }
 
-/// A whole state file that waits to be put in its place. Dropping it leaves the target as it was.
+/// Metadata of a file with the states of all jobs.
+fn described(plan: &Plan, jobs: &[Job], rounds: u64) -> Value {
+    let mut metadata = json!({STEP: rounds.to_string(), SOURCE: hex(&plan.meta.source_hash)});
+    for job in jobs.iter().filter(|job| !job.name.is_empty()) {
+        metadata[format!("{STEP}/{}", job.name)] = job.done(rounds).to_string().into();
+    }
+    metadata
+}
+
+/// Whole state files that wait to be put in their place. Dropping them leaves the targets as they were.
 #[derive(Debug)]
 pub(crate) struct Saved {
     path: PathBuf,
-    file: Replace,
-    /// For each state of the plan, its place in the file.
-    places: Vec<Option<Range<u64>>>,
+    files: Vec<(PathBuf, Replace)>,
+    /// For each state of the plan, its place.
+    places: Vec<Option<Place>>,
 }
 
 impl Saved {
-    /// The file that it will replace.
+    /// The path that the states were to be saved in.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Puts the file in its place.
+    /// Puts the files in their place.
     ///
     /// # Errors
     /// [`Error::Io`]; the target is then what it was, except that a file system may fail to synchronise the
     /// folder after the rename.
     pub(crate) fn publish(self) -> Result<(), Error> {
-        self.file.finish().map_err(|e| Error::io(&self.path, e))
+        self.files.into_iter().try_for_each(|(path, file)| file.finish().map_err(|e| Error::io(&path, e)))
     }
 
-    /// Reads the state with this index; `false` where it is not in the file.
+    /// Reads the state with this index; `false` where it is in no file.
     pub(crate) fn read(&mut self, state: usize, out: &mut [u8]) -> Result<bool, Error> {
         let Some(Some(place)) = self.places.get(state) else { return Ok(false) };
-        let file = self.file.file();
-        let done = file.seek(SeekFrom::Start(place.start)).and_then(|_| file.read_exact(out));
-        done.map_err(|e| Error::io(&self.path, e))?;
+        let Some((path, replace)) = self.files.get_mut(place.file) else { return Ok(false) };
+        let file = replace.file();
+        let done = file.seek(SeekFrom::Start(place.bytes.start)).and_then(|_| file.read_exact(out));
+        done.map_err(|e| Error::io(path, e))?;
         Ok(true)
     }
 }

@@ -6,8 +6,9 @@ use memc_plan::{PlanFile, Span, Trace};
 use memc_support::Replace;
 
 use crate::evaluation::{Evaluation, Sums};
+use crate::jobs::Job;
 use crate::output::Collector;
-use crate::run::{RunOptions, Step, Watch};
+use crate::run::{JobStep, RunOptions, Step, Watch};
 use crate::saves::Saves;
 use crate::shadow::Shadow;
 use crate::{
@@ -137,13 +138,14 @@ impl<'a> Steps<'a> {
             self.compare(session, &mut shadow).map_err(Stop::Broken)?;
             session.notes().iter().skip(noted).for_each(|note| watch.note(note));
             noted = session.notes().len();
-            let (feeder, loss) = (session.feeder(), session.loss());
-            watch.step(&Step { number, loss, ns, rate: feeder.rate(number), epoch: feeder.epoch(number) });
+            let jobs = job_steps(session);
+            let diverged = jobs.iter().find(|job| job.loss.is_some_and(|loss| !loss.is_finite())).cloned();
+            watch.step(&Step { number, ns, jobs });
             self.write_results(session, traced, &spans)?;
             if let Some(sums) = &mut self.sums {
                 sums.add(session, &self.program.types.outputs);
             }
-            self.stop_on_nan(number, loss)?;
+            self.stop_on_nan(diverged)?;
             self.saves.publish(watch).map_err(Stop::Whole)?;
             if saves {
                 self.saves.save(session, watch).map_err(Stop::Broken)?;
@@ -202,14 +204,17 @@ impl<'a> Steps<'a> {
         Ok(())
     }
 
-    fn stop_on_nan(&mut self, number: u64, loss: Option<f32>) -> Result<(), Stop> {
-        let Some(loss) = loss.filter(|loss| self.options.stop_on_nan && !loss.is_finite()) else {
+    fn stop_on_nan(&mut self, diverged: Option<JobStep>) -> Result<(), Stop> {
+        let Some(JobStep { name, step, loss: Some(loss), .. }) =
+            diverged.filter(|_| self.options.stop_on_nan)
+        else {
             return Ok(());
         };
+        let of = if name.is_empty() { String::new() } else { format!(" of job {name}") };
         let dropped = self.saves.drop_waiting();
         let also = if dropped { ", nor are those of the save that its step began with" } else { "" };
         Err(Stop::Broken(Error::Diverged(format!(
-            "the loss of step {number} is {loss}, and --stop-on-nan ends the run; its update is done, so the \
+            "the loss of step {step}{of} is {loss}, and --stop-on-nan ends the run; its update is done, so the \
              states are not saved{also}"
         ))))
     }
@@ -226,6 +231,19 @@ impl<'a> Steps<'a> {
             ));
         }
     }
+}
+
+/// Results of the last step of each job.
+fn job_steps(session: &Session<'_>) -> Vec<JobStep> {
+    let (feeder, round) = (session.feeder(), session.steps_done());
+    let step = |(at, job): (usize, &Job)| JobStep {
+        name: job.name.clone(),
+        step: job.done(round),
+        loss: session.loss(at),
+        rate: feeder.rate(at, round),
+        epoch: feeder.epoch(at, round),
+    };
+    feeder.jobs().iter().enumerate().map(step).collect()
 }
 
 /// Writes a step's timeline.

@@ -67,7 +67,7 @@ pub fn tune_gpu<D: Graphs + Clock + LibraryAlgorithms + 'static, F: Fn() -> Resu
     let mut plan = file.plan().clone();
     plan.tuning = None;
     let program = Arc::new(Program::new(&plan)?);
-    let initial = Initial::new(file, None, None)?;
+    let initial = Initial::new(file, Vec::new(), Vec::new())?;
     memory::limit(program.host_bytes, options.host_mem)?;
     let mut notes = Vec::new();
     let mut measure = |is_other| {

@@ -406,7 +406,7 @@ source text
         (of.meta.dev_bytes, of.meta.host_bytes) = (256, 256);
         memc_plan::write(&path, &of, &mut memc_plan::NoData, &|| false).unwrap();
         let file = memc_plan::PlanFile::open(&path).unwrap();
-        let initial = Initial::new(&file, None, None).unwrap();
+        let initial = Initial::new(&file, Vec::new(), Vec::new()).unwrap();
         let unplanned = plan(file.plan()).unwrap();
         assert_eq!(unplanned.kernels.len(), 3, "{:?}", unplanned.kernels);
         let program = std::sync::Arc::new(Program::new(&unplanned).unwrap());

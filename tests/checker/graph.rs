@@ -1,7 +1,7 @@
 //! Random small training steps.
 
 use memc_ir::attr::F32;
-use memc_ir::{DType, Feed, Init, Module, OutputRole, Role, TensorType, ValueId, parse_op};
+use memc_ir::{DType, Feed, Init, Module, OutputRole, Role, TensorType, Turn, ValueId, parse_op};
 
 use crate::random::Random;
 
@@ -24,8 +24,12 @@ pub(crate) fn random_step(random: &mut Random) -> Module {
     let mut m = Module::new("random");
     let data = |source: &str| Feed::Data { source: source.into(), micro: 0, range: None };
     let x = m.add_input("x", vector(), data("x"));
-    let lr = m.add_input("lr", TensorType::scalar(DType::F32), Feed::LearningRate { default: F32(0.5) });
-    let step = m.add_input("step", TensorType::scalar(DType::I64), Feed::Step);
+    let lr = m.add_input(
+        "lr",
+        TensorType::scalar(DType::F32),
+        Feed::LearningRate { default: F32(0.5), turn: Turn::default() },
+    );
+    let step = m.add_input("step", TensorType::scalar(DType::I64), Feed::Step { turn: Turn::default() });
     let params: Vec<_> = (0..1 + random.below(3))
         .map(|i| {
             let init = if i == 0 { Init::Ones } else { Init::symmetric(i as u64, 0.25) };

@@ -165,8 +165,10 @@ impl Lowering<'_> {
                     let (low, high) = range.unwrap_or((0, 0));
                     Feed::Data { source: source.clone(), micro: *micro, low, high }
                 }
-                memc_ir::Feed::LearningRate { default } => Feed::LearningRate { default: default.0 },
-                memc_ir::Feed::Step => Feed::Step,
+                memc_ir::Feed::LearningRate { default, turn } => {
+                    Feed::LearningRate { default: default.0, turn: *turn }
+                }
+                memc_ir::Feed::Step { turn } => Feed::Step { turn: *turn },
             };
             let name = self.name(input.value).to_owned();
             let index = plan.inputs.len() as u32;

@@ -15,7 +15,7 @@ struct Told {
 
 impl Watch for Told {
     fn step(&mut self, step: &Step) {
-        self.losses.extend(step.loss);
+        self.losses.extend(step.loss());
     }
     fn evaluated(&mut self, step: u64, means: &[(String, f32)]) {
         self.evaluations.push((step, means.to_vec()));

@@ -82,7 +82,7 @@ pub(crate) struct Losses(pub(crate) Vec<f32>);
 
 impl Watch for Losses {
     fn step(&mut self, step: &Step) {
-        self.0.push(step.loss.unwrap());
+        self.0.push(step.loss().unwrap());
     }
     fn note(&mut self, text: &str) {
         eprintln!("{text}");

@@ -73,12 +73,12 @@ fn start(m: &Module, feeds: Feeds) -> Result<Vec<Option<Tensor>>, String> {
         now[v.index()] = match value.def {
             Def::Input(i) if let Feeds::Random(seed) = feeds => {
                 let feed = &m.inputs[i].feed;
-                Some(random(&value.ty, (seed, &value.name), *feed == Feed::Step, range(feed))?)
+                Some(random(&value.ty, (seed, &value.name), matches!(feed, Feed::Step { .. }), range(feed))?)
             }
             Def::State(_) if let Feeds::Random(seed) = feeds => {
                 Some(random(&value.ty, (seed, &value.name), false, None)?)
             }
-            Def::Input(i) if m.inputs[i].feed == Feed::Step => Some(first_step(&value.ty)?),
+            Def::Input(i) if matches!(m.inputs[i].feed, Feed::Step { .. }) => Some(first_step(&value.ty)?),
             Def::Input(i) => Some(pattern(&value.ty, &mut salt, range(&m.inputs[i].feed))?),
             Def::State(s) => Some(match (&m.states[s].init, feeds) {
                 (Init::Uniform { .. } | Init::Normal { .. }, _) | (_, Feeds::Pattern | Feeds::Random(_)) => {

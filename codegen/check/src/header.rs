@@ -342,16 +342,17 @@ fn feed_differs(have: &memc_plan::Feed, want: &Feed) -> Option<String> {
             let (low, high) = range.unwrap_or((0, 0));
             memc_plan::Feed::Data { source: source.clone(), micro: *micro, low, high }
         }
-        Feed::LearningRate { default } => {
+        Feed::LearningRate { default, turn } => {
             // Compared by bits: a NaN equals itself.
-            if let memc_plan::Feed::LearningRate { default: have } = have
+            if let memc_plan::Feed::LearningRate { default: have, turn: at } = have
                 && have.to_bits() == default.0.to_bits()
+                && at == turn
             {
                 return None;
             }
-            memc_plan::Feed::LearningRate { default: default.0 }
+            memc_plan::Feed::LearningRate { default: default.0, turn: *turn }
         }
-        Feed::Step => memc_plan::Feed::Step,
+        Feed::Step { turn } => memc_plan::Feed::Step { turn: *turn },
     };
     (*have != wanted).then(|| format!("it is fed by {have:?}, the source says {wanted:?}"))
 }

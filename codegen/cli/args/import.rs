@@ -3,11 +3,12 @@
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use memc::Error;
+use memc::{Error, Job, Workload};
 use memc_frontend::{ImportOptions, read_parameter_names};
 use memc_ir::attr::F32;
 use memc_ir::recipe::{Loss, OptimizerSpec};
 
+use super::jobs::{JobSpec, job};
 use crate::values::{self, Accumulate, Dim};
 
 /// Model files and import options.
@@ -16,7 +17,16 @@ pub(crate) struct Source {
     /// ONNX training model, one-file training step, forward model with or without training information, or IR
     /// file (.mir); for commands that plan without writing a plan also a planning problem (.json,
     /// memc-problem/1)
-    pub(crate) model: PathBuf,
+    #[arg(required_unless_present = "job")]
+    pub(crate) model: Option<PathBuf>,
+    /// One of several jobs that take turns on the device, and its steps in a round; options of the model
+    /// that follow are the job's alone, those before the first --job are for all (repeatable)
+    #[arg(hide_short_help = true, long, value_name = "[NAME=]FILE[:N]", value_parser = job)]
+    #[arg(conflicts_with = "model")]
+    pub(crate) job: Vec<JobSpec>,
+    /// The options of each job.
+    #[arg(skip)]
+    pub(crate) jobs: Vec<ImportArgs>,
     #[command(flatten)]
     pub(crate) import: ImportArgs,
 }
@@ -95,13 +105,38 @@ pub(crate) struct ImportArgs {
 }
 
 impl Source {
-    /// The library's source. Dimensions without a size are left out.
+    /// The files that the command line names.
+    pub(crate) fn files(&self) -> Vec<Option<&PathBuf>> {
+        let models = self.model.iter().chain(self.job.iter().map(|job| &job.path));
+        let mut files: Vec<Option<&PathBuf>> = models.map(Some).collect();
+        for import in [&self.import].into_iter().chain(&self.jobs) {
+            files.extend([import.optimizer_model.as_ref(), import.checkpoint.as_ref()]);
+        }
+        files
+    }
+
+    /// The library's workload. Dimensions without a size are left out.
     ///
     /// # Errors
     ///
     /// Those of [`read_parameter_names`].
-    pub(crate) fn source(&self) -> Result<memc::Source, Error> {
-        let import = self.import.clone();
+    pub(crate) fn workload(&self) -> Result<Workload, Error> {
+        if let Some(model) = &self.model {
+            return Ok(memc::Source { path: model.clone(), import: self.import.options()? }.into());
+        }
+        let job = |(spec, import): (&JobSpec, &ImportArgs)| {
+            let source = memc::Source { path: spec.path.clone(), import: import.options()? };
+            Ok(Job { name: spec.name.clone(), steps: spec.steps, source })
+        };
+        let jobs: Result<Vec<Job>, Error> = self.job.iter().zip(&self.jobs).map(job).collect();
+        Ok(Workload::Jobs(jobs?))
+    }
+}
+
+impl ImportArgs {
+    /// The library's options.
+    fn options(&self) -> Result<ImportOptions, Error> {
+        let import = self.clone();
         let sized = import.dims.iter().filter_map(|d| Some((d.name.clone(), d.size?)));
         let mut parameters = Vec::new();
         for text in import.parameters {
@@ -114,7 +149,7 @@ impl Source {
                 parameters.push(text);
             }
         }
-        let import = ImportOptions {
+        Ok(ImportOptions {
             optimizer_model: import.optimizer_model,
             checkpoint: import.checkpoint,
             allow_missing: import.allow_missing,
@@ -134,7 +169,6 @@ impl Source {
             keep_outputs: import.keep_output,
             is_evaluation: import.evaluation,
             seed: import.seed,
-        };
-        Ok(memc::Source { path: self.model.clone(), import })
+        })
     }
 }

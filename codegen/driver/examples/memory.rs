@@ -34,7 +34,7 @@ pub(crate) fn picture() -> Result<String, Error> {
     };
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/zoo/resnet50.onnx");
     let target = Target { device: "a100-40g".into(), ..Target::default() };
-    let model = Model::read(&Source { path, import }, &target, &Silent)?;
+    let model = Model::read(&Source { path, import }.into(), &target, &Silent)?;
     let budget = (1 << 30) + model.profile.reserve_bytes;
     let search = Search { effort: 1, ..Search::default() };
     let compiled =

@@ -1,7 +1,7 @@
 //! Plan files: opened, and proved against their source.
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use memc_check::CheckErrors;
 use memc_ir::{Init, Module, parse, print};
@@ -9,7 +9,8 @@ use memc_plan::{Plan, PlanFile, StateRole};
 
 use crate::device;
 use crate::error::Error;
-use crate::source::{Model, Rewrites, Source, formulation, import};
+use crate::source::{Model, Rewrites, formulation};
+use crate::workload::{JobFile, Workload};
 
 /// Opens a plan file; errors name it.
 pub fn open(path: &Path) -> Result<PlanFile, Error> {
@@ -19,12 +20,12 @@ pub fn open(path: &Path) -> Result<PlanFile, Error> {
 /// The model that a plan is held against, read again with the options that the plan recorded.
 #[derive(Clone, Debug, Default)]
 pub struct Against {
-    /// Model or IR file.
-    pub source: PathBuf,
-    /// Optimizer model, where it is not the one beside the source.
-    pub optimizer_model: Option<PathBuf>,
-    /// Initial values, where they are not those beside the source.
-    pub checkpoint: Option<PathBuf>,
+    /// Model or IR file of each job.
+    pub sources: Vec<JobFile>,
+    /// Optimizer models, where they are not those beside the sources.
+    pub optimizer_models: Vec<JobFile>,
+    /// Initial values, where they are not those beside the sources.
+    pub checkpoints: Vec<JobFile>,
     /// Device, where the plan's is a measured one.
     pub device: Option<String>,
 }
@@ -62,10 +63,15 @@ fn carried(plan: &Plan) -> Result<Module, Error> {
 
 /// The graph of a plan's model, read again.
 fn reference(plan: &Plan, against: &Against) -> Result<Module, Error> {
-    let mut source = Source::recorded(against.source.clone(), &plan.meta.options)?;
-    source.import.optimizer_model = against.optimizer_model.clone();
-    source.import.checkpoint = against.checkpoint.clone();
-    let imported = import(&source)?;
+    let mut workload = Workload::recorded(&against.sources, &plan.meta.options)?;
+    for (job, source) in workload.sources_mut() {
+        let of = |files: &[JobFile]| {
+            files.iter().find(|file| file.job.as_deref() == job).map(|file| file.path.clone())
+        };
+        source.import.optimizer_model = of(&against.optimizer_models);
+        source.import.checkpoint = of(&against.checkpoints);
+    }
+    let imported = workload.import()?;
     let profile = device::of_plan(against.device.as_deref(), &plan.meta.profile)?;
     let formulation = formulation(&plan.meta.options)?;
     let rewrites = Rewrites::recorded(&plan.meta.options, formulation);
@@ -76,7 +82,10 @@ fn reference(plan: &Plan, against: &Against) -> Result<Module, Error> {
 
 /// The most likely mistake, where the plan and the graph differ as a whole.
 fn hint(against: &Against, graph: &Module, plan: &Plan) -> Option<String> {
-    let source = against.source.display();
+    let shown = |files: &[JobFile]| {
+        files.iter().map(|file| file.path.display().to_string()).collect::<Vec<_>>().join(", ")
+    };
+    let source = shown(&against.sources);
     if let Ok(mut planned) = parse(&plan.meta.source) {
         let mut graph = graph.clone();
         if print(&planned) == print(&graph) {
@@ -86,12 +95,12 @@ fn hint(against: &Against, graph: &Module, plan: &Plan) -> Option<String> {
             module.states.iter_mut().for_each(|(_, state)| state.init = Init::Zeros);
         }
         if print(&planned) == print(&graph) {
-            return Some(match &against.checkpoint {
-                None => "the plan was compiled with other initial values: give --checkpoint FILE".into(),
-                Some(file) => format!(
+            return Some(match &against.checkpoints[..] {
+                [] => "the plan was compiled with other initial values: give --checkpoint FILE".into(),
+                files => format!(
                     "the plan was compiled with other initial values than those of {}: give the file that \
                      `memc compile` was given",
-                    file.display()
+                    shown(files)
                 ),
             });
         }
@@ -115,7 +124,7 @@ fn hint(against: &Against, graph: &Module, plan: &Plan) -> Option<String> {
             of_plan.len()
         ));
     }
-    against.optimizer_model.is_none().then(|| {
+    against.optimizer_models.is_empty().then(|| {
         format!(
             "the plan is not one of {source} as it is read without more options; if it was compiled with \
              --optimizer-model FILE or --checkpoint FILE, give them here too"

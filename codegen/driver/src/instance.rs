@@ -15,8 +15,9 @@ use crate::candidate::{Candidate, HostOps, Poses, handle, named, shares, updatin
 use crate::device::AUTO;
 use crate::error::{Error, NoFit};
 use crate::machine::{host_memory, read_text};
-use crate::source::{Model, Source, Target, context, refuse_options};
+use crate::source::{Model, Target, context, refuse_options};
 use crate::watch::{Event, Watch};
+use crate::workload::Workload;
 
 /// Memory size as a user gives it.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -67,16 +68,17 @@ impl Bounds {
 }
 
 impl Instance {
-    /// Reads a problem file, or makes the problem of a model in some poses.
+    /// Reads a problem file, or makes the problem of a workload in some poses.
     pub fn read(
-        source: &Source,
+        workload: &Workload,
         target: &Target,
         poses: Poses,
         watch: &dyn Watch,
     ) -> Result<Instance, Error> {
-        if source.path.extension().is_none_or(|e| e != "json") {
-            return Instance::of_model(&Model::read(source, target, watch)?, poses);
-        }
+        let source = match workload {
+            Workload::Model(source) if source.path.extension().is_some_and(|e| e == "json") => source,
+            _ => return Instance::of_model(&Model::read(workload, target, watch)?, poses),
+        };
         watch.event(Event::Stage("importing"));
         refuse_options(source, "a planning problem has its own sizes, times and device")?;
         let defaults = [Target::default(), Target { device: AUTO.into(), ..Target::default() }];

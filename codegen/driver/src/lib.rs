@@ -33,6 +33,7 @@ mod source;
 mod sweep;
 mod trace;
 mod watch;
+mod workload;
 
 pub use alloc::{AllocOptions, Allocation, End, allocate};
 pub use bound::{BoundReport, BoundRow, bounds};
@@ -55,3 +56,4 @@ pub use source::{Graph, Imported, Model, Rewrites, SavedActivations, Source, Tar
 pub use sweep::{Point, Sweep, sweep};
 pub use trace::trace;
 pub use watch::{Event, Found, Generation, Hold, Silent, Watch};
+pub use workload::{Job, JobFile, MAX_STEPS, Workload, is_job_name};

@@ -12,18 +12,21 @@ use crate::device;
 use crate::error::Error;
 use crate::instance::{Instance, Size};
 use crate::plan::Search;
-use crate::source::{Model, Source, Target, import};
+use crate::source::{Model, Target};
 use crate::watch::{Event, Watch};
+use crate::workload::Workload;
 
 /// Options of [`max_batch`].
 #[derive(Clone)]
 pub struct MaxBatchOptions {
-    /// The model, every other symbolic dimension sized.
-    pub source: Source,
+    /// The model or jobs, every other symbolic dimension sized.
+    pub workload: Workload,
     /// Device and rewrites.
     pub target: Target,
     /// Name of the dimension to enlarge.
     pub dim: String,
+    /// Name of the job whose dimension it is; `None`: of all.
+    pub job: Option<String>,
     /// Device memory the step may take; `None`: that of the device.
     pub budget: Option<Size>,
     /// Longest step that counts as planned, in times of the ideal one.
@@ -100,13 +103,11 @@ pub fn max_batch(options: &MaxBatchOptions, watch: &dyn Watch) -> Result<MaxBatc
     // An unknown device is the first thing to say.
     device::find(&options.target.device)?;
     watch.event(Event::Stage("importing"));
-    let source = &options.source;
-    if import(source).is_ok() {
+    if options.workload.import().is_ok() {
         return Err(Error::Model(format!(
             "{}: every shape has a size, so there is no `{}` to enlarge: export the model with a symbolic \
              batch",
-            source.path.display(),
-            options.dim
+            options.workload, options.dim
         )));
     }
     if matches!(options.budget, Some(Size::PeakPercent(_))) {
@@ -172,9 +173,13 @@ impl Hunt<'_> {
     fn instance(&self, size: u64, watch: &dyn Watch) -> Result<Instance, Error> {
         let options = self.options;
         watch.event(Event::Subject(&format!("{} = {size}", options.dim)));
-        let mut source = options.source.clone();
-        source.import.dims.push((options.dim.clone(), size));
-        let model = Model::read(&source, &options.target, watch)?;
+        let mut workload = options.workload.clone();
+        for (job, source) in workload.sources_mut() {
+            if options.job.is_none() || options.job.as_deref() == job {
+                source.import.dims.push((options.dim.clone(), size));
+            }
+        }
+        let model = Model::read(&workload, &options.target, watch)?;
         Instance::of_model(&model, options.search.poses())
     }
 

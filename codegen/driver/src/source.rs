@@ -20,6 +20,7 @@ use crate::device;
 use crate::error::Error;
 use crate::machine::read_text;
 use crate::watch::{Event, Watch};
+use crate::workload::Workload;
 
 /// Where a model is and how to read it.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -99,8 +100,8 @@ pub struct Graph {
 }
 
 impl Model {
-    /// Imports a model and brings it to the reference point. Notes and warnings go to `watch`.
-    pub fn read(source: &Source, target: &Target, watch: &dyn Watch) -> Result<Model, Error> {
+    /// Imports a workload and brings it to the reference point. Notes and warnings go to `watch`.
+    pub fn read(workload: &Workload, target: &Target, watch: &dyn Watch) -> Result<Model, Error> {
         let profile = if target.device == device::AUTO {
             let (name, line) = device::automatic();
             watch.event(Event::Note(&line));
@@ -109,7 +110,7 @@ impl Model {
             device::find(&target.device)?
         };
         watch.event(Event::Stage("importing"));
-        let imported = import(source)?;
+        let imported = workload.import()?;
         imported.notes.iter().for_each(|text| watch.event(Event::Note(text)));
         imported.warnings.iter().for_each(|text| watch.event(Event::Warning(text)));
         Model::of(imported, profile, target.rewrites)

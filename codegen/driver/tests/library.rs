@@ -27,7 +27,7 @@ fn the_picture_of_the_readme_is_what_the_library_draws() {
 fn model(name: &str) -> Model {
     let models = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models");
     let source = Source { path: models.join(name), ..Source::default() };
-    Model::read(&source, &Target::default(), &Silent).unwrap_or_else(|e| panic!("{e}"))
+    Model::read(&source.into(), &Target::default(), &Silent).unwrap_or_else(|e| panic!("{e}"))
 }
 
 #[test]
@@ -60,7 +60,7 @@ fn convolutions_have_more_workspace_where_there_is_room() {
         },
     };
     let target = Target { device: "h100".into(), ..Target::default() };
-    let model = Model::read(&source, &target, &Silent).unwrap_or_else(|e| panic!("{e}"));
+    let model = Model::read(&source.into(), &target, &Silent).unwrap_or_else(|e| panic!("{e}"));
     let search = Search { effort: 0, ..Search::default() };
     let options = Options { search, budget: Some(Size::PeakPercent(80.0)), ..Options::default() };
     let plan = |conv_workspace| {
@@ -109,7 +109,7 @@ fn the_reserve_alone_may_be_too_much() {
     let path = folder.path().join("empty.mir");
     std::fs::write(&path, "module @m graph\n").unwrap();
     let target = Target { device: "h100".into(), ..Target::default() };
-    let model = Model::read(&Source { path, ..Source::default() }, &target, &Silent).unwrap();
+    let model = Model::read(&Source { path, ..Source::default() }.into(), &target, &Silent).unwrap();
     let reserve = model.profile.reserve_bytes;
     let compiled =
         |budget| compile(&model, &Options { budget: Some(Size::Bytes(budget)), ..Options::default() });

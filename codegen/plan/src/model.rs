@@ -4,7 +4,7 @@
 //! relate that step to its source graph. Ops and types are those of the IR. Nothing else is validated: a
 //! checker's tests need wrong plans. [`Plan::validate`] checks the rules that a file satisfies.
 
-use memc_ir::{OpKind, OutputRole, Role, Slice, Stream, TensorType};
+use memc_ir::{OpKind, OutputRole, Role, Slice, Stream, TensorType, Turn};
 
 use crate::Tuning;
 
@@ -69,6 +69,18 @@ pub struct Meta {
 
 /// Name of the import option of plans that evaluate a model.
 pub const EVALUATION: &str = "evaluation";
+
+/// Name of the import option that tells a job of a plan of several: `name:steps`. The options of a job have
+/// its name and a slash in front, as have its tensors, inputs and outputs.
+pub const JOB: &str = "job";
+
+/// Names of the jobs that options tell, and the steps of each in a round; none where the plan is of one model.
+pub fn jobs(options: &[(String, String)]) -> impl Iterator<Item = (&str, u32)> {
+    options.iter().filter(|(name, _)| name == JOB).filter_map(|(_, value)| {
+        let (name, steps) = value.rsplit_once(':')?;
+        Some((name, steps.parse().ok()?))
+    })
+}
 
 impl Meta {
     /// Whether the step evaluates a model and changes no state.
@@ -200,13 +212,18 @@ pub enum Feed {
         /// One past the highest integer of synthetic data; `low == high == 0` where the range is unknown.
         high: i64,
     },
-    /// The learning rate.
+    /// The learning rate of a step.
     LearningRate {
         /// Value where the user gives none.
         default: f32,
+        /// The step.
+        turn: Turn,
     },
     /// The number of the optimizer step, counted from 1.
-    Step,
+    Step {
+        /// The step.
+        turn: Turn,
+    },
 }
 
 /// A tensor that the host reads at each step.

@@ -125,8 +125,12 @@ impl Plan {
                 return Err(PlanError::invalid(at(), "the staging slot is not in the host arena"));
             }
             match input.feed {
-                Feed::LearningRate { default } if !default.is_finite() => {
+                Feed::LearningRate { default, .. } if !default.is_finite() => {
                     return Err(PlanError::invalid(at(), "the default learning rate is not finite"));
+                }
+                Feed::LearningRate { turn, .. } | Feed::Step { turn } if turn.index >= turn.count => {
+                    let what = format!("turn {} of {} in a round", turn.index, turn.count);
+                    return Err(PlanError::invalid(at(), what));
                 }
                 Feed::Data { low, high, .. } if low >= high && (low, high) != (0, 0) => {
                     return Err(PlanError::invalid(at(), format!("the range {low}..{high} is empty")));

@@ -12,7 +12,7 @@ mod proto;
 
 use std::borrow::Cow;
 
-use memc_ir::{OpKind, OutputRole, Slice, Space, Stream, TensorType, parse_op, parse_type};
+use memc_ir::{OpKind, OutputRole, Slice, Space, Stream, TensorType, Turn, parse_op, parse_type};
 
 use self::proto::{
     Field, Message, Record, Text, Value, put_bytes, put_fixed32, put_message, put_packed, take_packed,
@@ -87,7 +87,7 @@ record!(Meta "header" {
 record!(Kernel "kernel k" { op: 1, operands: 3, results: 4, workspace_bytes: 5 });
 // `init` has the tags 5 and 6.
 record!(State "state s" { name: 1, role: 2, ty: 3, resident: 4, init: 5 });
-// `feed` has the tags 4 and 5.
+// `feed` has the tags 4 to 7.
 record!(Input "input i" { name: 1, ty: 2, slot: 3, feed: 4 });
 record!(Output "output o" { name: 1, ty: 2, slot: 3, role: 4 });
 // `action` has the tags 2 to 6.
@@ -343,10 +343,11 @@ impl Field for Feed {
                 low.put(3, out);
                 high.put(4, out);
             }),
-            Feed::LearningRate { default } => {
+            Feed::LearningRate { default, turn } => {
                 put_fixed32(default.to_bits(), tag + 1, out);
+                put_turn(*turn, tag + 2, out);
             }
-            Feed::Step => {}
+            Feed::Step { turn } => put_turn(*turn, tag + 2, out),
         }
     }
     fn take(from: Message<'_>, tag: u32) -> Result<Feed, PlanError> {
@@ -356,11 +357,29 @@ impl Field for Feed {
                 let (source, micro) = (Field::take(data, 1)?, Field::take(data, 2)?);
                 Ok(Feed::Data { source, micro, low: Field::take(data, 3)?, high: Field::take(data, 4)? })
             }
-            (None, Some(Value::Fixed32(bits))) => Ok(Feed::LearningRate { default: f32::from_bits(bits) }),
+            (None, Some(Value::Fixed32(bits))) => {
+                let (default, turn) = (f32::from_bits(bits), take_turn(from, tag + 2)?);
+                Ok(Feed::LearningRate { default, turn })
+            }
             (None, Some(_)) => Err(PlanError::damaged("a learning rate is not a float")),
-            (None, None) => Ok(Feed::Step),
+            (None, None) => Ok(Feed::Step { turn: take_turn(from, tag + 2)? }),
             (Some(_), Some(_)) => Err(PlanError::damaged("two feeds")),
         }
+    }
+}
+
+/// A job's only step is left out.
+fn put_turn(turn: Turn, tag: u32, out: &mut Vec<u8>) {
+    if turn != Turn::default() {
+        turn.index.put(tag, out);
+        turn.count.put(tag + 1, out);
+    }
+}
+
+fn take_turn(from: Message<'_>, tag: u32) -> Result<Turn, PlanError> {
+    match (Field::take(from, tag)?, Field::take(from, tag + 1)?) {
+        (0, 0) => Ok(Turn::default()),
+        (index, count) => Ok(Turn { index, count }),
     }
 }
 

@@ -5,7 +5,7 @@ use super::{Cursor, Parser, Use};
 use crate::attr::{AttrValue, F32};
 use crate::diag::{Anchor, Diag};
 use crate::entity::{Id, OpId, SlotId, ValueId};
-use crate::module::{Code, Def, Feed, Module, Output, OutputRole, Phase, Role, Slot, Space, Stream};
+use crate::module::{Code, Def, Feed, Module, Output, OutputRole, Phase, Role, Slot, Space, Stream, Turn};
 use crate::ops::OpKind;
 use crate::types::TensorType;
 
@@ -182,11 +182,23 @@ impl Parser {
                 _ => return c.fail("range is `[low, high]`"),
             },
             ("feed", _) => match c.word("`learning_rate` or `step`")?.as_str() {
-                "learning_rate" => *feed = Feed::LearningRate { default: F32(0.0) },
-                "step" => *feed = Feed::Step,
+                "learning_rate" => {
+                    *feed = Feed::LearningRate { default: F32(0.0), turn: Turn::default() };
+                }
+                "step" => *feed = Feed::Step { turn: Turn::default() },
                 _ => return c.fail("expected `learning_rate` or `step`"),
             },
-            ("default", Feed::LearningRate { default }) => match c.attr_value()? {
+            ("turn", Feed::LearningRate { turn, .. } | Feed::Step { turn }) => {
+                let part = |n: Option<&i64>| n.and_then(|&n| u32::try_from(n).ok());
+                let AttrValue::Ints(v) = c.attr_value()? else { return c.fail("turn is `[index, count]`") };
+                match (part(v.first()), part(v.get(1))) {
+                    (Some(index), Some(count)) if index < count && v.len() == 2 => {
+                        *turn = Turn { index, count };
+                    }
+                    _ => return c.fail("turn is `[index, count]`, the index below the count"),
+                }
+            }
+            ("default", Feed::LearningRate { default, .. }) => match c.attr_value()? {
                 AttrValue::Float(v) => *default = F32(v),
                 _ => return c.fail("default is a float"),
             },

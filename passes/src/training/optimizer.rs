@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use memc_ir::attr::F32;
 use memc_ir::recipe::{Optimizer, OptimizerSpec, UpdateRule};
 use memc_ir::{
-    DType, Def, Feed, Init, Module, OpKind, OutputRole, ParseError, Phase, Role, StateId, TensorType, ValueId,
+    DType, Def, Feed, Init, Module, OpKind, OutputRole, ParseError, Phase, Role, StateId, TensorType, Turn,
+    ValueId,
 };
 
 use crate::{OptionDef, Options, PassCx, PassDef, PassError};
@@ -79,7 +80,11 @@ pub fn add_optimizer(m: &mut Module, optimizer: &Optimizer) -> Result<(), PassEr
     let trained = trained(m)?;
     m.outputs.retain(|o| o.role != OutputRole::Gradient);
     let scalar = TensorType::scalar(DType::F32);
-    let rate = m.add_input("learning_rate", scalar, Feed::LearningRate { default: F32(optimizer.rate) });
+    let rate = m.add_input(
+        "learning_rate",
+        scalar,
+        Feed::LearningRate { default: F32(optimizer.rate), turn: Turn::default() },
+    );
     let mut emit = Emit { module: m };
     let factor = optimizer.max_norm.map(|n| emit.norm_factor(n, &trained)).transpose()?;
     let step = match optimizer.rule {

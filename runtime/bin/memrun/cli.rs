@@ -10,8 +10,8 @@ use clap::{Args, Parser, Subcommand};
 use memc_gpu::{LibraryOptions, Rounding};
 use memc_ir::{Bytes, ParseError};
 use memc_runtime::{
-    DeviceName, Error, EvaluationOptions, InputSource, ProfileOptions, Rate, RunOptions, Stages, TuneOptions,
-    cpu,
+    DeviceName, Epochs, Error, EvaluationOptions, InputSource, ProfileOptions, Rate, RunOptions, Stages,
+    TuneOptions, cpu,
 };
 use memc_support::{check_clash, is_same_file};
 
@@ -68,9 +68,9 @@ pub(crate) struct Cli {
     /// Steps to run [default: 1, or as many as --epochs have]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1 << 40))]
     pub(crate) steps: Option<u64>,
-    /// Passes over the data, those of the resumed run included
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1 << 40))]
-    epochs: Option<u64>,
+    /// Passes over the data, those of the resumed run included; of a plan of several jobs, of the data of one
+    #[arg(long, value_name = "[JOB=]N", value_parser = epochs)]
+    epochs: Option<Epochs>,
     /// Read the data in another order in each pass, which the seed and the number of the pass determine
     #[arg(long, value_name = "SEED")]
     shuffle: Option<u64>,
@@ -88,13 +88,14 @@ pub(crate) struct Cli {
     #[arg(hide_short_help = true, long, value_name = "NAME=FILE.npy", value_parser = named_file)]
     collect: Vec<(String, PathBuf)>,
     /// Learning rate: a number, @FILE.npy with one for each step, or a schedule such as
-    /// warmup=100,cosine=10000 [default: the plan's]
-    #[arg(long, value_name = "RATE", allow_hyphen_values = true)]
-    lr: Option<Rate>,
+    /// warmup=100,cosine=10000; of one of several jobs JOB/RATE (repeatable) [default: the plan's]
+    #[arg(long, value_name = "[JOB/]RATE", allow_hyphen_values = true, value_parser = rate)]
+    lr: Vec<(String, Rate)>,
     /// Seed of synthetic inputs
     #[arg(hide_short_help = true, long, default_value_t = 0)]
     seed: u64,
-    /// Save the states at the end, as safetensors
+    /// Save the states at the end, as safetensors; with {job} in the name, those of each of several jobs in a
+    /// file of its own
     #[arg(long, value_name = "FILE")]
     save: Option<PathBuf>,
     /// Save also after every so many steps
@@ -379,25 +380,27 @@ impl Cli {
         let read = read.chain(paths(&self.eval_inputs));
         let written = self.outputs.iter().chain(&self.collect).map(|(_, path)| path);
         let outputs = written.chain(&self.save).chain(&self.trace).chain(&self.metrics);
-        let rates = match &self.lr {
-            Some(Rate::File(path)) => Some(path.as_path()),
+        let rates = self.lr.iter().filter_map(|(_, rate)| match rate {
+            Rate::File(path) => Some(path.as_path()),
             _ => None,
-        };
+        });
         let inputs = paths(&self.inputs).chain(read).chain(rates).chain([self.plan()]);
         no_clash(inputs, outputs.map(PathBuf::as_path))
     }
 
     /// The run that the command line asks for.
     pub(crate) fn options(&self) -> RunOptions {
+        let common = self.lr.iter().rev().find(|(job, _)| job.is_empty());
         RunOptions {
             steps: self.steps,
-            epochs: self.epochs,
+            epochs: self.epochs.clone(),
             shuffle: self.shuffle,
             inputs: sources(&self.inputs),
             synthetic: self.synthetic,
             outputs: self.outputs.clone(),
             collect: self.collect.clone(),
-            lr: self.lr.clone().unwrap_or_default(),
+            lr: common.map(|(_, rate)| rate.clone()).unwrap_or_default(),
+            job_lr: self.lr.iter().filter(|(job, _)| !job.is_empty()).cloned().collect(),
             evaluation: self.eval.clone().map(|plan| EvaluationOptions {
                 plan,
                 inputs: sources(&self.eval_inputs),
@@ -450,6 +453,24 @@ impl FromStr for NamedInput {
             Some((name, source)) => Ok(NamedInput { name: name.to_owned(), source: source.parse()? }),
             None => Err("expected NAME=@FILE.npy"),
         }
+    }
+}
+
+/// A rate, for one job or, with an empty name, for all.
+fn rate(text: &str) -> Result<(String, Rate), String> {
+    let (job, rate) = match text.split_once('/') {
+        Some((job, rate)) if !text.starts_with('@') && !job.is_empty() => (job, rate),
+        _ => ("", text),
+    };
+    Ok((job.to_owned(), rate.parse().map_err(|e| format!("{e}"))?))
+}
+
+/// Passes over the data, of one job where it is named.
+fn epochs(text: &str) -> Result<Epochs, &'static str> {
+    let (job, passes) = text.rsplit_once('=').map_or((None, text), |(job, n)| (Some(job.to_owned()), n));
+    match passes.parse() {
+        Ok(passes @ 1..=0x100_0000_0000) => Ok(Epochs { job, passes }),
+        _ => Err("expected a number of passes, at least 1"),
     }
 }
 

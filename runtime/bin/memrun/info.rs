@@ -28,7 +28,7 @@ pub(crate) fn print_of(cli: &Cli, file: &PlanFile) -> u8 {
                     order.push(source);
                 }
             }
-            Feed::LearningRate { .. } | Feed::Step => internal.push(input.name.clone()),
+            Feed::LearningRate { .. } | Feed::Step { .. } => internal.push(input.name.clone()),
         }
     }
     let outputs = names(&mut plan.outputs.iter().map(|o| &o.name));

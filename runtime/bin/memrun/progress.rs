@@ -1,13 +1,14 @@
 //! Progress of a run, and the results of its steps.
 
 use std::{
+    collections::BTreeMap,
     fs::{File, OpenOptions},
     io::Write,
     path::{Path, PathBuf},
     sync::{Arc, atomic::Ordering},
 };
 
-use memc_runtime::{Error, Stage, Step, Watch};
+use memc_runtime::{Error, JobStep, Stage, Step, Watch};
 use serde_json::{Value, json};
 
 use crate::interrupt::Stop;
@@ -24,7 +25,10 @@ pub(crate) struct Progress {
     pub(crate) asked: u64,
     /// Number of the first step.
     pub(crate) first: u64,
+    /// Of a plan of one model.
     pub(crate) losses: Vec<Option<f32>>,
+    /// Of each job of a plan of several.
+    pub(crate) job_losses: BTreeMap<String, Vec<Option<f32>>>,
     pub(crate) step_ns: Vec<u64>,
     /// Steps between printed rows; `None` for no rows.
     rows: Option<u64>,
@@ -52,6 +56,7 @@ impl Progress {
             asked: 0,
             first: 1,
             losses: Vec::new(),
+            job_losses: BTreeMap::new(),
             step_ns: Vec::new(),
             rows,
             metrics: None,
@@ -180,28 +185,28 @@ impl Watch for Progress {
     }
 
     fn step(&mut self, done: &Step) {
-        let &Step { number: step, loss, ns, .. } = done;
+        let &Step { number: step, ns, .. } = done;
+        let loss = done.loss();
         if self.step_ns.is_empty() {
             self.first = step;
             self.forget_from(step);
         }
-        self.measure(&json!({
-            "step": step,
-            "epoch": done.epoch,
-            "loss": loss.and_then(finite),
-            "lr": done.rate.map(f64::from),
-            "seconds": ns as f64 / 1e9,
-        }));
+        self.measure(&metrics(done));
         self.losses.push(loss);
+        for job in done.jobs.iter().filter(|job| !job.name.is_empty()) {
+            self.job_losses.entry(job.name.clone()).or_default().push(job.loss);
+        }
         self.step_ns.push(ns);
-        if self.not_finite.is_none() && loss.is_some_and(|loss| !loss.is_finite()) {
+        let diverged = done.jobs.iter().find(|job| job.loss.is_some_and(|loss| !loss.is_finite()));
+        if let (None, Some(job)) = (self.not_finite, diverged) {
             self.not_finite = Some(step);
-            self.note(&format!("the loss is not a finite number at step {step}"));
+            let of = if job.name.is_empty() { String::new() } else { format!(" of job {}", job.name) };
+            self.note(&format!("the loss{of} is not a finite number at step {}", job.step));
         }
         let ends = self.step_ns.len() as u64 == self.asked;
         let printed = self.rows.is_some_and(|every| step == self.first || ends || step.is_multiple_of(every));
         if printed && self.unprinted == 0 {
-            self.unprinted = self.line.show(|| print(&row(step, loss, ns, step == self.first)));
+            self.unprinted = self.line.show(|| print(&row(done, step == self.first)));
         }
         self.line.step(loss);
     }
@@ -223,11 +228,41 @@ impl Watch for Progress {
     }
 }
 
-/// The row of a step, under the header if it is the first.
-fn row(step: u64, loss: Option<f32>, ns: u64, first: bool) -> String {
-    let header = if first { "    step           loss          ms\n" } else { "" };
-    let loss = loss.map_or_else(|| "-".to_owned(), number);
-    format!("{header}{step:>8} {loss:>14} {:>11.3}\n", ns as f64 / 1e6)
+/// The row of a step, under the header if it is the first. Each of several jobs has a column for its loss.
+fn row(done: &Step, first: bool) -> String {
+    let name = |job: &JobStep| if job.name.is_empty() { "loss".to_owned() } else { job.name.clone() };
+    let names: Vec<String> = done.jobs.iter().map(name).collect();
+    let cells = |cells: &[String]| {
+        let wide = |(cell, name): (&String, &String)| format!(" {cell:>0$}", name.len().max(14));
+        cells.iter().zip(&names).map(wide).collect::<String>()
+    };
+    let what = if done.jobs.len() > 1 { "round" } else { "step" };
+    let header = if first { format!("{what:>8}{} {:>11}\n", cells(&names), "ms") } else { String::new() };
+    let loss = |job: &JobStep| job.loss.map_or_else(|| "-".to_owned(), number);
+    let losses: Vec<String> = done.jobs.iter().map(loss).collect();
+    format!("{header}{:>8}{} {:>11.3}\n", done.number, cells(&losses), done.ns as f64 / 1e6)
+}
+
+/// The metrics of a step, or of each job's last step in a round.
+fn metrics(done: &Step) -> Value {
+    let of = |job: &JobStep| {
+        json!({
+            "step": job.step,
+            "epoch": job.epoch,
+            "loss": job.loss.and_then(finite),
+            "lr": job.rate.map(f64::from),
+        })
+    };
+    let mut object = match &done.jobs[..] {
+        [only] if only.name.is_empty() => of(only),
+        jobs => {
+            let jobs: serde_json::Map<String, Value> =
+                jobs.iter().map(|job| (job.name.clone(), of(job))).collect();
+            json!({"step": done.number, "jobs": jobs})
+        }
+    };
+    object["seconds"] = json!(done.ns as f64 / 1e9);
+    object
 }
 
 #[cfg(test)]
@@ -241,7 +276,7 @@ mod tests {
         let median = |times: &[u64]| {
             let mut progress = Progress::silent();
             for &ns in times {
-                progress.step(&Step { number: 1, loss: None, ns, rate: None, epoch: None });
+                progress.step(&Step { number: 1, ns, jobs: Vec::new() });
             }
             progress.times().map(|times| times.median)
         };

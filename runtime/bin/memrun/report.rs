@@ -193,6 +193,13 @@ fn results(file: &PlanFile, progress: &Progress) -> Map<String, Value> {
     object.insert("first_step".to_owned(), json!(progress.first));
     let losses: Vec<Value> = progress.losses.iter().flatten().map(|loss| number(*loss)).collect();
     object.insert("losses".to_owned(), Value::Array(losses));
+    if !progress.job_losses.is_empty() {
+        let of = |(job, losses): (&String, &Vec<Option<f32>>)| {
+            let losses: Vec<Value> = losses.iter().flatten().map(|loss| number(*loss)).collect();
+            (job.clone(), json!({"losses": losses}))
+        };
+        object.insert("jobs".to_owned(), Value::Object(progress.job_losses.iter().map(of).collect()));
+    }
     let evaluation = |(step, means): &(u64, _)| json!({"step": step, "means": means_json(means)});
     object.insert("evaluations".to_owned(), progress.evaluations.iter().map(evaluation).collect());
     object.insert("step_ns".to_owned(), json!(progress.step_ns));

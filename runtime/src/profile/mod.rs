@@ -152,7 +152,7 @@ fn steps(
     warm: impl Fn(),
 ) -> Result<Vec<String>, Error> {
     let plan = file.plan();
-    let initial = Initial::new(file, None, None)?;
+    let initial = Initial::new(file, Vec::new(), Vec::new())?;
     let steps = options.steps.max(1).saturating_add(1);
     let feed =
         FeedOptions { inputs: options.inputs.clone(), synthetic: true, steps, ..FeedOptions::default() };

@@ -111,7 +111,7 @@ struct Log {
 impl Watch for Log {
     fn step(&mut self, step: &Step) {
         self.steps.push(step.number);
-        self.losses.extend(step.loss);
+        self.losses.extend(step.loss());
     }
 
     fn stage(&mut self, stage: Stage) {

@@ -49,7 +49,7 @@ fn data_is_required() {
 fn passes_over_samples() {
     let folder = Folder::of(CLASSIFIER);
     data(&folder);
-    let passes = |epochs| RunOptions { epochs: Some(epochs), ..fed(&folder) };
+    let passes = |epochs| RunOptions { epochs: Some(u64::into(epochs)), ..fed(&folder) };
     let log = run(&folder, &passes(2)).expect("two passes");
     assert_eq!(log.steps, (1..=32).collect::<Vec<u64>>());
     assert!(

@@ -58,7 +58,7 @@ fn fed(plan: &PlanFile, data: &[u8]) {
             ..FeedOptions::default()
         };
         let Some(mut feeder) = step::ran(Feeder::new(plan.plan(), &program, &options)) else { continue };
-        let _ = (feeder.pass(), feeder.epoch(1), feeder.rate(2), feeder.check_rates(3));
+        let _ = (feeder.pass(0), feeder.epoch(0, 1), feeder.rate(0, 2), feeder.check_rates(3));
         for number in 1..=3 {
             let _ = step::ran(feeder.prepare(options.done.saturating_add(number)));
         }
@@ -76,8 +76,8 @@ fn resumed(plan: &PlanFile, path: &Path) {
     let open = || step::ran(StateFile::open(path));
     if let Some(file) = open() {
         let _ = (file.step(), file.is_of_another_source(plan.plan()));
-        let resumed = step::ran(Initial::new(plan, Some(file), None));
-        let set = open().and_then(|file| step::ran(Initial::new(plan, None, Some(file))));
+        let resumed = step::ran(Initial::new(plan, vec![file], Vec::new()));
+        let set = open().and_then(|file| step::ran(Initial::new(plan, Vec::new(), vec![file])));
         for initial in resumed.into_iter().chain(set) {
             for (i, state) in plan.plan().states.iter().enumerate() {
                 let mut bytes = vec![0; state.ty.bytes() as usize];

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use memc_ir::{TensorType, parse_op, parse_type};
+use memc_ir::{TensorType, Turn, parse_op, parse_type};
 
 use super::{
     lex::{self, Token},
@@ -302,11 +302,23 @@ fn input(line: &mut Line<'_, '_>) -> Result<Input, PlanError> {
                 .ok_or_else(|| line.fail(format!("`{range}` is not a range such as 0..10")))?;
             Feed::Data { source, micro, low, high }
         }
-        "rate" => Feed::LearningRate { default: line.number("the default rate")? },
-        "step" => Feed::Step,
+        "rate" => Feed::LearningRate { default: line.number("the default rate")?, turn: turn(line)? },
+        "step" => Feed::Step { turn: turn(line)? },
         other => return Err(line.fail(format!("expected `data`, `rate` or `step`, found `{other}`"))),
     };
     Ok(Input { name, ty: tensor_type(line, &ty)?, slot, feed })
+}
+
+/// A step of a job that takes several in a round, or nothing for the only one.
+fn turn(line: &mut Line<'_, '_>) -> Result<Turn, PlanError> {
+    if line.end().is_ok() {
+        return Ok(Turn::default());
+    }
+    line.keyword("turn")?;
+    let turn = line.word("a turn such as 0/2")?;
+    let (index, count) =
+        pair(turn, "/").ok_or_else(|| line.fail(format!("`{turn}` is not a turn such as 0/2")))?;
+    Ok(Turn { index, count })
 }
 
 fn output(line: &mut Line<'_, '_>) -> Result<Output, PlanError> {

@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Write};
 
-use memc_ir::TensorType;
+use memc_ir::{TensorType, Turn};
 
 use super::lex::{Label, Text};
 use crate::{
@@ -134,6 +134,15 @@ impl fmt::Display for State {
     }
 }
 
+/// Which of a job's steps in a round it is, where there are several.
+struct Round(Turn);
+
+impl fmt::Display for Round {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0 == Turn::default() { Ok(()) } else { write!(f, " turn {}/{}", self.0.index, self.0.count) }
+    }
+}
+
 /// `name type slot feed`, as in the text form.
 impl fmt::Display for Input {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -142,8 +151,8 @@ impl fmt::Display for Input {
             Feed::Data { source, micro, low, high } => {
                 write!(f, "data {} micro {micro} range {low}..{high}", Text(source))
             }
-            Feed::LearningRate { default } => write!(f, "rate {default}"),
-            Feed::Step => f.write_str("step"),
+            Feed::LearningRate { default, turn } => write!(f, "rate {default}{}", Round(*turn)),
+            Feed::Step { turn } => write!(f, "step{}", Round(*turn)),
         }
     }
 }

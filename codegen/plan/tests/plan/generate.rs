@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use arbtest::arbitrary::{Arbitrary, Result, Unstructured};
-use memc_ir::{OutputRole, Role, TensorType, parse_op, parse_type};
+use memc_ir::{OutputRole, Role, TensorType, Turn, parse_op, parse_type};
 use memc_plan::{
     Action, Command, Feed, Init, Input, Kernel, Output, Plan, Queue, Section, Slice, Space, State, StateRole,
     TunedAlgorithm, TunedKernel, Tuning, hash,
@@ -99,11 +99,17 @@ fn input(u: &mut Unstructured<'_>) -> Result<Input> {
         },
         1 => {
             let default = f32::arbitrary(u)?;
-            Feed::LearningRate { default: if default.is_nan() { f32::INFINITY } else { default } }
+            let default = if default.is_nan() { f32::INFINITY } else { default };
+            Feed::LearningRate { default, turn: turn(u)? }
         }
-        _ => Feed::Step,
+        _ => Feed::Step { turn: turn(u)? },
     };
     Ok(Input { name: string(u)?, ty: ty(u)?, slot: slice(u)?, feed })
+}
+
+fn turn(u: &mut Unstructured<'_>) -> Result<Turn> {
+    let index = u.int_in_range(0..=2)?;
+    Ok(Turn { index, count: index + u.int_in_range(1..=2)? })
 }
 
 fn output(u: &mut Unstructured<'_>) -> Result<Output> {
@@ -212,7 +218,7 @@ pub(crate) fn valid(u: &mut Unstructured<'_>) -> Result<(Plan, BTreeMap<usize, V
         input.slot.space = Space::Host;
         match &mut input.feed {
             Feed::Data { low, high, .. } if *low >= *high => (*low, *high) = (0, 0),
-            Feed::LearningRate { default } if !default.is_finite() => *default = -0.5,
+            Feed::LearningRate { default, .. } if !default.is_finite() => *default = -0.5,
             _ => {}
         }
     }

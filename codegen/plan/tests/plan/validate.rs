@@ -1,5 +1,6 @@
 //! The rules that every plan in a file satisfies.
 
+use memc_ir::Turn;
 use memc_plan::{Action, Command, Feed, Init, Plan, Queue, Slice, Space, TunedKernel, Tuning};
 
 use crate::{example, tuning};
@@ -25,7 +26,7 @@ fn each_rule_rejects() {
         (|p| p.inputs[0].slot.space = Space::Dev, "input `x`: the staging slot is not in the host arena"),
         (|p| p.outputs[0].slot.offset = 289, "output `y`: host+289:256 is not within"),
         (
-            |p| p.inputs[1].feed = Feed::LearningRate { default: f32::NAN },
+            |p| p.inputs[1].feed = Feed::LearningRate { default: f32::NAN, turn: Turn::default() },
             "input `lr`: the default learning rate",
         ),
         (

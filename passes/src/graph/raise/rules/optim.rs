@@ -99,7 +99,7 @@ fn step_number(g: &mut Editor<'_>, v: ValueId) -> Option<ValueId> {
         _ => v,
     };
     let Def::Input(i) = g.module().values[source].def else { return None };
-    ensure(g.module().inputs[i].feed == Feed::Step && g.ty(source).numel() == 1)?;
+    ensure(matches!(g.module().inputs[i].feed, Feed::Step { .. }) && g.ty(source).numel() == 1)?;
     if g.ty(source).dtype.is_int() {
         return Some(source);
     }

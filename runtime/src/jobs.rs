@@ -1,0 +1,53 @@
+//! Jobs of a plan, whose steps a round runs.
+//!
+//! Contract: a plan of one model has one job without a name, whose rounds are its steps. In a plan of several
+//! every tensor, input and output has the name of its job and a slash in front. Rounds count from 1 over
+//! resumed runs; a job that was resumed from a run of its own had done steps before the first round.
+
+use memc_ir::Turn;
+use memc_plan::Plan;
+
+/// A job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Job {
+    /// Empty for the only job of a plan of one model.
+    pub(crate) name: String,
+    /// Steps in a round.
+    pub(crate) steps: u32,
+    /// Steps that it had done before the first round.
+    pub(crate) before: u64,
+}
+
+impl Job {
+    /// Steps done after a number of rounds.
+    pub(crate) fn done(&self, rounds: u64) -> u64 {
+        self.before.saturating_add(rounds.saturating_mul(u64::from(self.steps)))
+    }
+
+    /// Number of a step of a round, both counted from 1; the step's turn counts from 0.
+    pub(crate) fn step(&self, round: u64, index: u32) -> u64 {
+        self.before.saturating_add(Turn { index, count: self.steps }.step(round))
+    }
+
+    /// Rounds until the job has done a number of steps.
+    pub(crate) fn rounds(&self, steps: u64) -> u64 {
+        steps.saturating_sub(self.before).div_ceil(u64::from(self.steps.max(1)))
+    }
+
+    /// The job's own name of a tensor; none where the tensor is another job's.
+    pub(crate) fn own_name<'n>(&self, name: &'n str) -> Option<&'n str> {
+        if self.name.is_empty() { Some(name) } else { name.strip_prefix(&self.name)?.strip_prefix('/') }
+    }
+}
+
+/// The jobs of a plan, in its order. None of them has done steps before the first round.
+pub(crate) fn of(plan: &Plan) -> Vec<Job> {
+    let job = |(name, steps): (&str, u32)| Job { name: name.to_owned(), steps: steps.max(1), before: 0 };
+    let jobs: Vec<Job> = memc_plan::jobs(&plan.meta.options).map(job).collect();
+    if jobs.is_empty() { vec![Job { name: String::new(), steps: 1, before: 0 }] } else { jobs }
+}
+
+/// Index of the job that a tensor is of; of a damaged plan it may be the wrong one.
+pub(crate) fn index_of(jobs: &[Job], name: &str) -> usize {
+    jobs.iter().position(|job| job.own_name(name).is_some()).unwrap_or(0)
+}
