@@ -102,6 +102,13 @@ impl<'a> Evaluation<'a> {
         let file = PlanFile::open(path).map_err(|error| Error::opening(path, error))?;
         let usage = |what: String| Error::Usage(format!("--eval {}: {what}", path.display()));
         let plan = file.plan();
+        if memc_plan::jobs(&training.meta.options).next().is_some() {
+            return Err(usage(
+                "the run is of several jobs; run the evaluation by itself on the states of a job, which \
+                 --save '{job}.safetensors' keeps in a file of its own"
+                    .to_owned(),
+            ));
+        }
         if !plan.meta.is_evaluation() {
             return Err(usage("the plan trains; compile one with `memc compile --evaluation`".to_owned()));
         }

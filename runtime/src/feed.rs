@@ -138,7 +138,7 @@ impl Feeder {
             job.before =
                 options.before.iter().find(|(name, _)| *name == job.name).map_or(0, |(_, done)| *done);
         }
-        let mut rates = rates_of(plan, &jobs, options)?;
+        let rates = rates_of(plan, &jobs, options)?;
         let limits = legal::of(plan, program);
         let (mut tables, mut fixed): (Vec<Table>, BTreeMap<&str, Vec<u8>>) = Default::default();
         let mut is_stream = false;
@@ -175,53 +175,51 @@ impl Feeder {
                 .map(ToString::to_string)
                 .collect(),
             jobs,
-            rates: Vec::new(),
+            rates,
             done: options.done,
             ready: 0,
             is_stream,
         };
         for (input, ty) in plan.inputs.iter().zip(&program.types.inputs) {
-            let fail = |what: &str| Error::Plan(format!("input `{}`: {what}", input.name));
             let source = match &input.feed {
-                Feed::Data { source, micro, low, high } => {
+                Feed::Data { source, .. } => {
                     let table = feeder.tables.iter().position(|table| table.name == *source);
-                    match (table, fixed.get(source.as_str())) {
-                        (Some(table), _) => Source::Table { table, buffer: *micro as usize },
-                        (None, Some(bytes)) => Source::Fixed(bytes.clone()),
-                        (None, None) => {
-                            let all = if ty.dtype == DType::U8 { (0, 256) } else { (0, 2) };
-                            let range = if low < high { (*low, *high) } else { all };
-                            // Each job gets the data that it would get alone.
-                            let job = feeder.jobs.get(jobs::index_of(&feeder.jobs, source));
-                            let own = job.and_then(|job| job.own_name(source)).unwrap_or(source);
-                            let micros = wanted.get(source.as_str()).map_or(1, |wanted| wanted.micros);
-                            let each = micros / job.map_or(1, |job| u64::from(job.steps));
-                            let micro = u64::from(*micro) % each.max(1);
-                            let key = synthetic::key(options.seed, own, u32::try_from(micro).unwrap_or(0));
-                            Source::Fixed(synthetic::contents(ty, range, key, &input.name)?)
-                        }
-                    }
+                    feeder.data(input, ty, (table, fixed.get(source.as_str())), &wanted, options.seed)?
                 }
-                Feed::LearningRate { default, turn } => match (ty.dtype, ty.numel()) {
-                    (DType::F32, 1) => {
-                        let job = jobs::index_of(&feeder.jobs, &input.name);
-                        rates.iter_mut().skip(job).take(1).for_each(|rates| rates.plan = *default);
-                        Source::Rate { job, index: turn.index }
-                    }
-                    _ => return Err(fail("a learning rate is one f32 number")),
-                },
-                Feed::Step { turn } => match (ty.dtype, ty.numel()) {
-                    (DType::F32 | DType::I32 | DType::I64, 1) => {
-                        let job = jobs::index_of(&feeder.jobs, &input.name);
-                        Source::Step { job, index: turn.index, dtype: ty.dtype }
-                    }
-                    _ => return Err(fail("a step number is one f32, i32 or i64 number")),
-                },
+                feed => number(&feeder.jobs, input, feed, ty)?,
             };
             feeder.inputs.push(source);
         }
-        feeder.rates = rates;
         Ok(feeder)
+    }
+
+    /// Source of an input of data: a table, the same bytes at every step, or made-up data.
+    fn data(
+        &self,
+        input: &memc_plan::Input,
+        ty: &TensorType,
+        given: (Option<usize>, Option<&Vec<u8>>),
+        wanted: &BTreeMap<&str, Wanted<'_>>,
+        seed: u64,
+    ) -> Result<Source, Error> {
+        let Feed::Data { source, micro, low, high } = &input.feed else {
+            return Err(Error::Internal(format!("input `{}` is not data", input.name)));
+        };
+        match given {
+            (Some(table), _) => return Ok(Source::Table { table, buffer: *micro as usize }),
+            (None, Some(bytes)) => return Ok(Source::Fixed(bytes.clone())),
+            (None, None) => {}
+        }
+        let all = if ty.dtype == DType::U8 { (0, 256) } else { (0, 2) };
+        let range = if low < high { (*low, *high) } else { all };
+        // Each job gets the data that it would get alone.
+        let job = self.jobs.get(jobs::index_of(&self.jobs, source));
+        let own = job.and_then(|job| job.own_name(source)).unwrap_or(source);
+        let micros = wanted.get(source.as_str()).map_or(1, |wanted| wanted.micros);
+        let each = micros / job.map_or(1, |job| u64::from(job.steps));
+        let micro = u64::from(*micro) % each.max(1);
+        let key = synthetic::key(seed, own, u32::try_from(micro).unwrap_or(0));
+        Ok(Source::Fixed(synthetic::contents(ty, range, key, &input.name)?))
     }
 
     /// The jobs, with the steps that each had done before the first round.
@@ -343,6 +341,20 @@ impl Feeder {
             }
         }
         Ok(())
+    }
+}
+
+/// Source of an input that memrun sets itself.
+fn number(jobs: &[Job], input: &memc_plan::Input, feed: &Feed, ty: &TensorType) -> Result<Source, Error> {
+    let fail = |what: &str| Err(Error::Plan(format!("input `{}`: {what}", input.name)));
+    let job = jobs::index_of(jobs, &input.name);
+    match (feed, ty.dtype, ty.numel()) {
+        (Feed::LearningRate { turn, .. }, DType::F32, 1) => Ok(Source::Rate { job, index: turn.index }),
+        (Feed::LearningRate { .. }, ..) => fail("a learning rate is one f32 number"),
+        (Feed::Step { turn }, dtype @ (DType::F32 | DType::I32 | DType::I64), 1) => {
+            Ok(Source::Step { job, index: turn.index, dtype })
+        }
+        (..) => fail("a step number is one f32, i32 or i64 number"),
     }
 }
 
@@ -512,9 +524,13 @@ fn not_paired(
 
 /// The learning rates of each job.
 fn rates_of(plan: &Plan, jobs: &[Job], options: &FeedOptions) -> Result<Vec<Rates>, Error> {
-    let rates = plan.inputs.iter().filter(|input| matches!(input.feed, Feed::LearningRate { .. }));
-    let takes: Vec<usize> = rates.map(|input| jobs::index_of(jobs, &input.name)).collect();
-    if options.lr != Rate::Plan && takes.is_empty() {
+    let mut defaults: BTreeMap<usize, f32> = BTreeMap::new();
+    for input in &plan.inputs {
+        if let Feed::LearningRate { default, .. } = input.feed {
+            defaults.insert(jobs::index_of(jobs, &input.name), default);
+        }
+    }
+    if options.lr != Rate::Plan && defaults.is_empty() {
         return Err(Error::Usage("--lr: the plan takes no learning rate".to_owned()));
     }
     for (name, _) in &options.job_lr {
@@ -523,7 +539,7 @@ fn rates_of(plan: &Plan, jobs: &[Job], options: &FeedOptions) -> Result<Vec<Rate
             let known = if known == [""] { "none".to_owned() } else { list(&known) };
             return Err(Error::Usage(format!("--lr {name}=: the plan has no such job; it has {known}")));
         };
-        if !takes.contains(&at) {
+        if !defaults.contains_key(&at) {
             return Err(Error::Usage(format!("--lr {name}=: the job takes no learning rate")));
         }
     }
@@ -532,12 +548,12 @@ fn rates_of(plan: &Plan, jobs: &[Job], options: &FeedOptions) -> Result<Vec<Rate
         let own = options.job_lr.iter().rev().find(|(name, _)| *name == job.name).map(|(_, rate)| rate);
         let rate = own.unwrap_or(&options.lr).clone();
         let list = match &rate {
-            Rate::File(path) if takes.contains(&at) => {
+            Rate::File(path) if defaults.contains_key(&at) => {
                 rates_in(path, job.done(options.done.saturating_add(options.steps)))?
             }
             _ => Vec::new(),
         };
-        out.push(Rates { rate, plan: 0.0, list });
+        out.push(Rates { rate, plan: defaults.get(&at).copied().unwrap_or(0.0), list });
     }
     Ok(out)
 }

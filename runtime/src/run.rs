@@ -138,7 +138,7 @@ pub struct Step {
     pub jobs: Vec<JobStep>,
 }
 
-/// What a round did for a job.
+/// A job's part of a round.
 #[derive(Clone, Debug, PartialEq)]
 pub struct JobStep {
     /// Name of the job; empty where the plan is of one model.
@@ -231,11 +231,6 @@ pub fn run_on(
     let initial = initial(file, options, watch)?;
     let feed = feed_options(options, &initial);
     let mut feeder = Feeder::new(plan, &program, &feed)?;
-    if options.evaluation.is_some() && feeder.jobs().len() > 1 {
-        let text =
-            "--eval is for plans of one model; evaluate the states of a job that --save '{job}.st' keeps";
-        return Err(Error::Usage(text.to_owned()));
-    }
     let most = steps_to_run(&feeder, options, plan.meta.is_evaluation(), initial.step())?;
     let pass = feeder.pass(0).filter(|_| options.epochs.is_some()).map(|(steps, _)| steps);
     let save = options.save.as_deref();

@@ -214,8 +214,8 @@ impl<'a> Steps<'a> {
         let dropped = self.saves.drop_waiting();
         let also = if dropped { ", nor are those of the save that its step began with" } else { "" };
         Err(Stop::Broken(Error::Diverged(format!(
-            "the loss of step {step}{of} is {loss}, and --stop-on-nan ends the run; its update is done, so the \
-             states are not saved{also}"
+            "the loss of step {step}{of} is {loss}, and --stop-on-nan ends the run; its update is done, so \
+             the states are not saved{also}"
         ))))
     }
 

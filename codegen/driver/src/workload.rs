@@ -1,4 +1,4 @@
-//! What a plan is of: one model, or several jobs that take turns on the device.
+//! Workloads: one model, or several jobs that take turns on the device.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -14,11 +14,11 @@ use crate::source::{Imported, Source, import};
 /// Most steps of a job in a round.
 pub const MAX_STEPS: u32 = 1024;
 
-/// What a plan is of.
+/// The subject of a plan.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Workload {
     /// The training step of a model.
-    Model(Source),
+    Model(Box<Source>),
     /// A round: some steps of each job.
     Jobs(Vec<Job>),
 }
@@ -45,7 +45,7 @@ pub struct JobFile {
 
 impl From<Source> for Workload {
     fn from(source: Source) -> Workload {
-        Workload::Model(source)
+        Workload::Model(Box::new(source))
     }
 }
 
@@ -72,7 +72,7 @@ impl Workload {
     /// The models' sources.
     pub fn sources_mut(&mut self) -> impl Iterator<Item = (Option<&str>, &mut Source)> {
         let (model, jobs) = match self {
-            Workload::Model(source) => (Some(source), None),
+            Workload::Model(source) => (Some(&mut **source), None),
             Workload::Jobs(jobs) => (None, Some(jobs)),
         };
         let jobs = jobs.into_iter().flatten().map(|job| (Some(job.name.as_str()), &mut job.source));

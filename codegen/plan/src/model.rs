@@ -74,7 +74,7 @@ pub const EVALUATION: &str = "evaluation";
 /// its name and a slash in front, as have its tensors, inputs and outputs.
 pub const JOB: &str = "job";
 
-/// Names of the jobs that options tell, and the steps of each in a round; none where the plan is of one model.
+/// Names of the jobs that options tell, and the steps of each in a round; none in a plan of one model.
 pub fn jobs(options: &[(String, String)]) -> impl Iterator<Item = (&str, u32)> {
     options.iter().filter(|(name, _)| name == JOB).filter_map(|(_, value)| {
         let (name, steps) = value.rsplit_once(':')?;
