@@ -101,6 +101,16 @@ Examples:
     --dim batch --gpu-mem 11G --device gtx1080ti --effort 0
   memc max-batch model.onnx --dim batch --dim seq=128 --gpu-mem 16G --max-slowdown 1.3")]
     MaxBatch(MaxBatch),
+    /// Give jobs in processes of their own the parts of a budget with which a round of their steps is shortest
+    #[command(after_help = "\
+Kernels of different processes take turns, so that a round takes the steps of all jobs one after the other.
+Their copies share the link: --link-share 1/2 where two swap at once. `memc compile --job` plans jobs as one
+instead, which is faster: states of one move while the other computes.
+
+Example:
+  memc split --job a.onnx --dim batch=8 --job b.onnx:2 --dim batch=32 --device rtx4090 \\
+    --gpu-mem 24G --link-share 1/2")]
+    Split(Split),
     /// Say what a plan does to each tensor and why, and what its kernels wait for
     #[command(after_help = "\
 A tensor that is kept needs no row. `makes room for` is the op at which most is on the device while the tensor
@@ -197,6 +207,7 @@ impl Command {
             Command::Sweep(args) => Some(&mut args.source),
             Command::MaxBatch(args) => Some(&mut args.question.source),
             Command::Explain(args) => Some(&mut args.question.source),
+            Command::Split(args) => Some(&mut args.question.source),
             Command::Bound(args) => Some(&mut args.question.source),
             Command::ExportProblem(args) => Some(&mut args.source),
             Command::Estimate(args) => Some(&mut args.source),
@@ -425,6 +436,24 @@ pub(crate) struct Sweep {
     #[command(flatten)]
     pub(crate) search: Search,
     /// Print a JSON list with an object for each budget, as `memc plan --json` prints it
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args)]
+pub(crate) struct Split {
+    #[command(flatten)]
+    pub(crate) question: Question,
+    /// Share of the link's throughput that each job has
+    #[arg(long, value_name = "SHARE", default_value = "1", value_parser = values::share)]
+    pub(crate) link_share: f64,
+    /// Parts of the budget that are given out; each job is planned at so many budgets
+    #[arg(hide_short_help = true, long, value_name = "N", default_value_t = 8)]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..=64))]
+    pub(crate) parts: u64,
+    #[command(flatten)]
+    pub(crate) search: Search,
+    /// Print one JSON object instead of text
     #[arg(long)]
     pub(crate) json: bool,
 }

@@ -14,6 +14,7 @@ mod max_batch;
 mod opt;
 mod output;
 mod planning;
+mod split;
 mod trace;
 mod values;
 
@@ -93,6 +94,7 @@ fn run(command: &Command) -> Result<(), Failure> {
         Command::Sweep(args) => planning::sweep(args),
         Command::Explain(args) => explain::run(args),
         Command::MaxBatch(args) => max_batch::run(args),
+        Command::Split(args) => split::run(args),
         Command::Bound(args) => planning::bound(args),
         Command::ExportProblem(args) => planning::export(args),
         Command::Check(args) => check::run(args),

@@ -191,6 +191,18 @@ pub(crate) fn any_dim(text: &str) -> Result<Dim, ParseError> {
     Ok(Dim { name: text.to_string(), size: None })
 }
 
+/// Parses a share above 0 and at most 1: `0.5`, `50%` or `1/2`.
+pub(crate) fn share(text: &str) -> Result<f64, ParseError> {
+    let number = |text: &str| text.trim().parse::<f64>().ok();
+    let share = match (text.strip_suffix('%'), text.split_once('/')) {
+        (Some(percent), _) => number(percent).map(|percent| percent / 100.0),
+        (_, Some((a, b))) => number(a).zip(number(b)).map(|(a, b)| a / b),
+        _ => number(text),
+    };
+    let share = share.filter(|share| *share > 0.0 && *share <= 1.0);
+    share.ok_or_else(|| format!("`{text}` is not a share: write 0.5, 50% or 1/2").into())
+}
+
 /// Parses a ratio of at least 1.
 pub(crate) fn ratio(text: &str) -> Result<f64, ParseError> {
     let ratio: Option<f64> = text.parse().ok().filter(|r: &f64| r.is_finite() && *r >= 1.0);

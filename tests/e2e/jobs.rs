@@ -193,3 +193,58 @@ fn wrong_jobs_are_refused() {
     let text = memc_fails(74, &["plan", "--job", "no.onnx", "--gpu-mem", "1G"]);
     assert!(text.contains("no.onnx"), "{text}");
 }
+
+/// Parts of a budget are those of the shortest round, and add up to it at most.
+#[test]
+fn a_budget_is_split_for_the_shortest_round() {
+    let jobs: [Job<'_>; 2] = [("a", CNN, 1), ("b", CLIP, 2)];
+    let need = |model: &[&str]| {
+        number(&json(&memc_ok(&[&["estimate", "--json"], model].concat())), "smallest_feasible_bytes")
+    };
+    let least = need(CNN) + need(CLIP);
+    let budget = format!("{}B", least + least / 2);
+    let found = json(&joint(&["split", "--json"], &jobs, &["--gpu-mem", &budget, "--effort", "0"]));
+    let parts = found["parts"].as_array().unwrap();
+    let sum = |field: &str| parts.iter().map(|part| number(part, field)).sum::<u64>();
+    assert!(sum("gpu_mem_bytes") <= least + least / 2, "{found}");
+    assert_eq!(number(&found, "round_ns"), number(&parts[0], "step_ns") + 2 * number(&parts[1], "step_ns"));
+    // No other parts of the same curves make a shorter round.
+    let curve = |at: usize| -> Vec<(u64, u64)> {
+        let points = parts[at]["curve"].as_array().unwrap();
+        points.iter().map(|point| (point[0].as_u64().unwrap(), point[1].as_u64().unwrap())).collect()
+    };
+    let fits = |a: u64, b: u64| a + b <= least + least / 2;
+    let (a, b) = (curve(0), curve(1));
+    let rounds = a.iter().flat_map(|x| b.iter().filter(|y| fits(x.0, y.0)).map(|y| x.1 + 2 * y.1));
+    assert_eq!(rounds.min(), Some(number(&found, "round_ns")));
+    let flags = flags(&jobs);
+    let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+    let text = memc_fails(4, &[&["split", "--gpu-mem", &format!("{}B", least - 64)][..], &flags].concat());
+    assert!(text.contains(&format!("--gpu-mem {least}B")), "{text}");
+}
+
+/// A job swaps no more of its tensors than its limit lets it, and the plan is right.
+#[test]
+fn a_job_swaps_no_more_than_its_limit() {
+    let folder = tempfile::tempdir().unwrap();
+    let plan = folder.path().join("limited.plan");
+    let options = ["--gpu-mem", "peak*60%", "--effort", "0", "--no-recompute"];
+    let swapped = |limit: &str| -> (u64, u64) {
+        let (a, b) = (format!("a={}", CNN[0]), format!("b={}{limit}", CNN[0]));
+        let jobs = ["--job", &a, "--job", &b];
+        memc_ok(&[&["compile", "-o", plan.to_str().unwrap()], &jobs[..], &options].concat());
+        run(&plan, &RunOptions { verify: true, ..synthetic(2, folder.path().join("s.st")) });
+        let told = json(&memc_ok(&[&["explain", "--json"], &jobs[..], &options].concat()));
+        let own = told["tensors"].as_array().unwrap().iter().filter(|t| {
+            t["kind"] != "input" && t["kind"] != "output" && t["name"].as_str().unwrap().starts_with("b/")
+        });
+        own.fold((0, 0), |(swapped, all), t| {
+            let bytes = number(t, "bytes");
+            (swapped + if t["does"] == "swap" { bytes } else { 0 }, all + bytes)
+        })
+    };
+    let (free, all) = swapped("");
+    assert!(free > all / 20, "{free} of {all}");
+    assert!(swapped(",swap=5%").0 <= all / 20);
+    assert_eq!(swapped(",swap=0").0, 0);
+}

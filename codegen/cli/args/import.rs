@@ -19,9 +19,10 @@ pub(crate) struct Source {
     /// memc-problem/1)
     #[arg(required_unless_present = "job")]
     pub(crate) model: Option<PathBuf>,
-    /// One of several jobs that take turns on the device, and its steps in a round; options of the model
-    /// that follow are the job's alone, those before the first --job are for all (repeatable)
-    #[arg(hide_short_help = true, long, value_name = "[NAME=]FILE[:N]", value_parser = job)]
+    /// One of several jobs that take turns on the device, its steps in a round, and how much of its tensors
+    /// may be swapped; options of the model that follow are the job's alone, those before the first --job are
+    /// for all (repeatable)
+    #[arg(hide_short_help = true, long, value_name = "[NAME=]FILE[:N][,swap=P%]", value_parser = job)]
     #[arg(conflicts_with = "model")]
     pub(crate) job: Vec<JobSpec>,
     /// The options of each job.
@@ -126,7 +127,7 @@ impl Source {
         }
         let job = |(spec, import): (&JobSpec, &ImportArgs)| {
             let source = memc::Source { path: spec.path.clone(), import: import.options()? };
-            Ok(Job { name: spec.name.clone(), steps: spec.steps, source })
+            Ok(Job { name: spec.name.clone(), steps: spec.steps, swap_limit: spec.swap_limit, source })
         };
         let jobs: Result<Vec<Job>, Error> = self.job.iter().zip(&self.jobs).map(job).collect();
         Ok(Workload::Jobs(jobs?))

@@ -18,13 +18,19 @@ pub(crate) struct JobSpec {
     pub(crate) path: PathBuf,
     /// Steps in a round.
     pub(crate) steps: u32,
+    /// Most tensors that may be swapped, in thousandths of their bytes.
+    pub(crate) swap_limit: Option<u32>,
 }
 
-/// Parses `[NAME=]FILE[:N]`.
+/// Parses `[NAME=]FILE[:N][,swap=P%]`.
 pub(crate) fn job(text: &str) -> Result<JobSpec, String> {
     let (name, rest) = match text.split_once('=') {
         Some((name, rest)) if is_job_name(name) => (Some(name), rest),
         _ => (None, text),
+    };
+    let (rest, swap_limit) = match rest.rsplit_once(",swap=") {
+        Some((rest, share)) => (rest, Some(thousandths(share)?)),
+        None => (rest, None),
     };
     let (path, steps) = match rest.rsplit_once(':') {
         Some((path, steps)) if !steps.is_empty() && steps.chars().all(|c| c.is_ascii_digit()) => {
@@ -39,7 +45,19 @@ pub(crate) fn job(text: &str) -> Result<JobSpec, String> {
     if !is_job_name(&name) {
         return Err(format!("give the job a name, as --job NAME={rest}"));
     }
-    Ok(JobSpec { name, path: path.to_owned(), steps })
+    Ok(JobSpec { name, path: path.to_owned(), steps, swap_limit })
+}
+
+/// Parses a share such as `50%` or `0.5`.
+fn thousandths(text: &str) -> Result<u32, String> {
+    let number = match text.strip_suffix('%') {
+        Some(percent) => percent.parse().map(|percent: f64| percent / 100.0),
+        None => text.parse(),
+    };
+    match number {
+        Ok(share) if (0.0..=1.0).contains(&share) => Ok((share * 1000.0).round() as u32),
+        _ => Err(format!("swap={text}: write a share of the job's tensors, such as 50%")),
+    }
 }
 
 /// The name of a model's file, or of its folder where the file's says nothing.
@@ -142,6 +160,10 @@ mod tests {
         assert_eq!(of("cnn_bn/training_model.onnx"), is("cnn_bn", "cnn_bn/training_model.onnx", 1));
         assert_eq!(of("my net.onnx"), is("my_net", "my net.onnx", 1));
         assert_eq!(of("a/b=c.onnx"), is("b_c", "a/b=c.onnx", 1));
+        let limit = |text: &str| job(text).map(|job| job.swap_limit);
+        assert_eq!(limit("a.onnx:2,swap=25%"), Ok(Some(250)));
+        assert_eq!(limit("a=b.onnx,swap=0"), Ok(Some(0)));
+        assert!(limit("a.onnx,swap=120%").unwrap_err().contains("such as 50%"));
         assert!(of("a.onnx:0").unwrap_err().contains("1 to 1024"));
         assert!(of("a.onnx:99999999999").is_err());
     }

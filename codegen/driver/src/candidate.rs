@@ -27,6 +27,17 @@ pub struct Poses {
     pub handling: Vec<(Pattern, Handling)>,
     /// Names of the tensors that may be swapped; `None`: all.
     pub swappable: Option<BTreeSet<String>>,
+    /// Jobs with a limit of their own.
+    pub limits: Vec<SwapLimit>,
+}
+
+/// Most tensors of a job that may be swapped. A job that may swap less than others waits less for copies.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SwapLimit {
+    /// Name of the job.
+    pub job: String,
+    /// Part of the bytes of its tensors, in thousandths.
+    pub thousandths: u32,
 }
 
 /// Ops that run on the host.
@@ -51,6 +62,7 @@ impl Poses {
         host: HostOps::None,
         handling: Vec::new(),
         swappable: None,
+        limits: Vec::new(),
     };
 
     pub(crate) fn includes(&self, formulation: Formulation, order: Order) -> bool {
@@ -216,13 +228,33 @@ pub(crate) fn handle(p: &mut memc_planner::Problem, poses: &Poses, all: bool) ->
             }
         }
     }
-    let Some(swappable) = &poses.swappable else { return Ok(()) };
-    let barred = p.tensors.iter().filter(|(_, tensor)| !swappable.contains(&tensor.name));
-    for (t, tensor) in barred {
-        let recomputes = tensor.kind == TensorKind::Transient && p.handling(t).recomputes();
+    let mut barred: BTreeSet<TensorId> = poses.limits.iter().flat_map(|limit| beyond(p, limit)).collect();
+    if let Some(swappable) = &poses.swappable {
+        barred.extend(p.tensors.iter().filter(|(_, t)| !swappable.contains(&t.name)).map(|(t, _)| t));
+    }
+    for t in barred {
+        let recomputes = p.tensors[t].kind == TensorKind::Transient && p.handling(t).recomputes();
         p.handling.insert(t, if recomputes { Handling::Recompute } else { Handling::Keep });
     }
     Ok(())
+}
+
+/// The tensors of a job that may not be swapped: all but the largest.
+fn beyond(p: &memc_planner::Problem, limit: &SwapLimit) -> Vec<TensorId> {
+    let prefix = format!("{}/", limit.job);
+    let of_job = p.tensors.iter().filter(|(_, t)| t.name.starts_with(&prefix) && !t.kind.arrives());
+    let mut tensors: Vec<(u64, TensorId)> = of_job.map(|(t, tensor)| (tensor.bytes, t)).collect();
+    tensors.sort_unstable_by_key(|&(bytes, t)| (std::cmp::Reverse(bytes), t));
+    let all: u64 = tensors.iter().map(|(bytes, _)| bytes).sum();
+    let mut left = u64::try_from(u128::from(all) * u128::from(limit.thousandths) / 1000).unwrap_or(all);
+    tensors.retain(|(bytes, _)| match left.checked_sub(*bytes) {
+        Some(less) => {
+            left = less;
+            false
+        }
+        None => true,
+    });
+    tensors.into_iter().map(|(_, t)| t).collect()
 }
 
 /// The candidate with the ops of these names on the host.

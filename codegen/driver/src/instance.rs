@@ -111,7 +111,7 @@ impl Instance {
     pub(crate) fn on(model: &Model, profile: &DeviceProfile, poses: Poses) -> Result<Instance, Error> {
         let graphs: Vec<(Formulation, &Module)> =
             model.graphs.iter().map(|graph| (graph.formulation, &graph.module)).collect();
-        Instance::of_graphs(&graphs, profile, poses)
+        Instance::of_graphs(&graphs, profile, Poses { limits: model.limits.clone(), ..poses })
     }
 
     /// The instance of a graph-phase module, in some poses.

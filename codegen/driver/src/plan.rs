@@ -70,7 +70,7 @@ impl Search {
     pub fn poses(&self) -> Poses {
         let order = self.order.or_else(|| (!self.allow.reorder).then_some(Order::Given));
         let (host, handling) = (self.host.clone(), self.handling.clone());
-        Poses { formulation: self.formulation, order, host, handling, swappable: None }
+        Poses { formulation: self.formulation, order, host, handling, ..Poses::default() }
     }
 
     pub(crate) fn request(&self, capacity: u64) -> Request<'static> {

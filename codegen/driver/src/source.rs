@@ -16,6 +16,7 @@ use memc_planner::Formulation;
 use rayon::prelude::*;
 use serde::Serialize;
 
+use crate::candidate::SwapLimit;
 use crate::device;
 use crate::error::Error;
 use crate::machine::read_text;
@@ -83,6 +84,8 @@ pub struct Model {
     pub profile: Cow<'static, DeviceProfile>,
     /// Options that a later import needs to give the same graphs; a plan records them.
     pub options: Vec<(String, String)>,
+    /// Limits of jobs on swapping.
+    pub limits: Vec<SwapLimit>,
 }
 
 /// A formulation of a model's step.
@@ -113,7 +116,7 @@ impl Model {
         let imported = workload.import()?;
         imported.notes.iter().for_each(|text| watch.event(Event::Note(text)));
         imported.warnings.iter().for_each(|text| watch.event(Event::Warning(text)));
-        Model::of(imported, profile, target.rewrites)
+        Ok(Model { limits: workload.limits(), ..Model::of(imported, profile, target.rewrites)? })
     }
 
     /// Brings an imported model to the reference point: [`GRAPH_PIPELINE`], then for each formulation unless
@@ -143,7 +146,7 @@ impl Model {
                 other.saved.added_ns = other.work.ns.saturating_sub(own.work.ns);
             }
         }
-        Ok(Model { graphs, profile, options })
+        Ok(Model { graphs, profile, options, limits: Vec::new() })
     }
 
     /// The graph of a formulation, where it differs from those before.

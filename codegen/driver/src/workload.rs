@@ -8,6 +8,7 @@ use memc_ir::{Phase, print_diags, verify};
 use memc_passes::jobs::{Part, merge};
 use memc_plan::{JOB, jobs};
 
+use crate::candidate::SwapLimit;
 use crate::error::Error;
 use crate::source::{Imported, Source, import};
 
@@ -30,6 +31,8 @@ pub struct Job {
     pub name: String,
     /// Steps in a round, from 1 to [`MAX_STEPS`].
     pub steps: u32,
+    /// Most tensors of it that may be swapped, in thousandths of their bytes; `None`: all.
+    pub swap_limit: Option<u32>,
     /// Its model.
     pub source: Source,
 }
@@ -79,6 +82,13 @@ impl Workload {
         model.into_iter().map(|source| (None, source)).chain(jobs)
     }
 
+    /// Limits of jobs on swapping.
+    pub(crate) fn limits(&self) -> Vec<SwapLimit> {
+        let Workload::Jobs(jobs) = self else { return Vec::new() };
+        let limit = |job: &Job| Some(SwapLimit { job: job.name.clone(), thousandths: job.swap_limit? });
+        jobs.iter().filter_map(limit).collect()
+    }
+
     /// Imports the model, or all jobs and merges them; verifies the module.
     ///
     /// # Errors
@@ -89,7 +99,7 @@ impl Workload {
             Workload::Model(source) => return import(source),
             Workload::Jobs(jobs) => jobs,
         };
-        check(jobs)?;
+        check_jobs(jobs)?;
         let mut parts = Vec::new();
         for job in jobs {
             let imported = import(&job.source)?;
@@ -162,14 +172,14 @@ impl Workload {
             };
             let own: Vec<(String, String)> = options.iter().filter_map(of_job).collect();
             let source = Source::recorded(file.path.clone(), &own)?;
-            made.push(Job { name: name.to_string(), steps, source });
+            made.push(Job { name: name.to_string(), steps, swap_limit: None, source });
         }
         Ok(Workload::Jobs(made))
     }
 }
 
 /// Refuses jobs that cannot be told apart, and numbers of steps that a round cannot have.
-fn check(jobs: &[Job]) -> Result<(), Error> {
+pub(crate) fn check_jobs(jobs: &[Job]) -> Result<(), Error> {
     if jobs.is_empty() {
         return Err(Error::Usage("there is no job: give one or more, as --job FILE".into()));
     }
