@@ -3,6 +3,7 @@
 mod import;
 mod jobs;
 mod search;
+mod serve;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -14,6 +15,7 @@ use memc_planner::Formulation;
 
 pub(crate) use self::import::{ImportArgs, Source};
 pub(crate) use self::search::{DecisionsFiles, Effort, Permissions, Search, Target};
+pub(crate) use self::serve::{Ask, AskJob, JobCommand, ModelOptions, Serve, Submit};
 use crate::values::{self, Range};
 
 /// Compiles ONNX training graphs into static schedules that fit a hard device-memory budget.
@@ -39,6 +41,9 @@ pub(crate) fn parse() -> (Command, bool) {
     let flag = |(_, of): (&str, &clap::ArgMatches)| of.try_get_one("json").ok().flatten().copied();
     let json = matches.subcommand().and_then(flag).unwrap_or(false);
     let mut command = Cli::from_arg_matches(&matches).unwrap_or_else(|e| e.exit()).command;
+    if let Command::Job(JobCommand::Submit(args)) = &mut command {
+        args.options = split.words();
+    }
     if let Some(source) = command.source_mut() {
         source.jobs = split.jobs();
     }
@@ -101,7 +106,7 @@ Examples:
     --dim batch --gpu-mem 11G --device gtx1080ti --effort 0
   memc max-batch model.onnx --dim batch --dim seq=128 --gpu-mem 16G --max-slowdown 1.3")]
     MaxBatch(MaxBatch),
-    /// Give jobs in processes of their own the parts of a budget with which a round of their steps is shortest
+    /// Divide a budget among jobs in processes of their own, so that a round of their steps is shortest
     #[command(after_help = "\
 Kernels of different processes take turns, so that a round takes the steps of all jobs one after the other.
 Their copies share the link: --link-share 1/2 where two swap at once. `memc compile --job` plans jobs as one
@@ -111,6 +116,17 @@ Example:
   memc split --job a.onnx --dim batch=8 --job b.onnx:2 --dim batch=32 --device rtx4090 \\
     --gpu-mem 24G --link-share 1/2")]
     Split(Split),
+    /// Train jobs that come and go on one device: the controller
+    #[command(after_help = "\
+One plan runs at a time, of all jobs. When one comes or goes, another is made beside the run, and goes on from
+its states at the border of a round. Each job computes the bits that it computes alone.
+
+Example:
+  memc serve --socket jobs.sock --folder jobs --gpu-mem 80% --device h100")]
+    Serve(Box<Serve>),
+    /// Ask a controller: submit, status, stop, pause, resume, set-budget
+    #[command(subcommand)]
+    Job(JobCommand),
     /// Say what a plan does to each tensor and why, and what its kernels wait for
     #[command(after_help = "\
 A tensor that is kept needs no row. `makes room for` is the op at which most is on the device while the tensor
@@ -213,6 +229,7 @@ impl Command {
             Command::Estimate(args) => Some(&mut args.source),
             Command::Opt(args) => Some(&mut args.source),
             Command::Verify(args) => Some(&mut args.source),
+            Command::Job(JobCommand::Submit(args)) => Some(&mut args.source),
             _ => None,
         }
     }

@@ -14,6 +14,7 @@ mod max_batch;
 mod opt;
 mod output;
 mod planning;
+mod serve;
 mod split;
 mod trace;
 mod values;
@@ -94,6 +95,8 @@ fn run(command: &Command) -> Result<(), Failure> {
         Command::Sweep(args) => planning::sweep(args),
         Command::Explain(args) => explain::run(args),
         Command::MaxBatch(args) => max_batch::run(args),
+        Command::Serve(args) => serve::run(args),
+        Command::Job(command) => serve::job(command),
         Command::Split(args) => split::run(args),
         Command::Bound(args) => planning::bound(args),
         Command::ExportProblem(args) => planning::export(args),

@@ -1,5 +1,6 @@
 #![doc = include_str!("../README.md")]
 
+mod carried;
 mod clock;
 pub mod cpu;
 mod device;
@@ -27,6 +28,7 @@ mod tune;
 mod unplanned;
 mod verify;
 
+pub use carried::Carried;
 pub use device::{Device, Executor, HostSide};
 pub use error::{Defect, Error, INTERRUPTED};
 pub use evaluation::EvaluationOptions;
@@ -36,7 +38,7 @@ pub use init::Initial;
 pub use memory::available;
 pub use profile::{Machine, Profile, ProfileOptions, profile, profile_gpu};
 pub use program::Program;
-pub use run::{DeviceName, Epochs, JobStep, Report, RunOptions, Step, Watch, run, run_on};
+pub use run::{DeviceName, Epochs, JobStep, Report, RunOptions, Step, Watch, run, run_carrying, run_on};
 pub use schedule::{Decay, Rate, Schedule};
 pub use session::{Session, Sink};
 pub use stage::{Stage, Stages};

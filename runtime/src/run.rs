@@ -17,8 +17,8 @@ use crate::saves;
 use crate::shadow::Shadow;
 use crate::steps::{Steps, Tracing};
 use crate::{
-    Device, Error, FeedOptions, Feeder, Initial, InputSource, Program, Rate, RefusedCall, Session, Stage,
-    StateFile, StateWriter,
+    Carried, Device, Error, FeedOptions, Feeder, Initial, InputSource, Program, Rate, RefusedCall, Session,
+    Stage, StateFile, StateWriter,
     cpu::{self, Cpu},
     gpu, memory, output,
     state::{is_variable, list, state_files},
@@ -33,6 +33,8 @@ pub struct RunOptions {
     pub steps: Option<u64>,
     /// Passes over the data, at most `steps` steps; `None` for a run whose data is read once.
     pub epochs: Option<Epochs>,
+    /// Whether data that ends is read again.
+    pub repeats: bool,
     /// Seed of the order in which each pass reads the data; `None` for the order of the files.
     pub shuffle: Option<u64>,
     /// Files by the name under which the model takes the data.
@@ -202,13 +204,20 @@ pub(crate) fn require_gpu(
 /// # Errors
 /// Any [`Error`]. A file to save to is then what it was.
 pub fn run(file: &PlanFile, options: &RunOptions, watch: &mut dyn Watch) -> Result<Report, Error> {
+    on_device(options, &mut |device| run_on(device, file, options, watch))
+}
+
+/// Calls `run` with the device that the options name.
+fn on_device(
+    options: &RunOptions,
+    run: &mut dyn FnMut(&dyn Device) -> Result<Report, Error>,
+) -> Result<Report, Error> {
     require_gpu(options.device, options.libraries, options.no_graph)?;
     match options.device {
-        DeviceName::Cpu => run_on(&Cpu::new(options.cpu)?, file, options, watch),
+        DeviceName::Cpu => run(&Cpu::new(options.cpu)?),
         DeviceName::Cuda(ordinal) => {
             let device = gpu::cuda(ordinal, options.libraries, options.cpu.check_memory);
-            let device = device.without_graph(options.no_graph).with_host_memory(options.host_mem.is_some());
-            run_on(&device, file, options, watch)
+            run(&device.without_graph(options.no_graph).with_host_memory(options.host_mem.is_some()))
         }
     }
 }
@@ -223,13 +232,42 @@ pub fn run_on(
     options: &RunOptions,
     watch: &mut dyn Watch,
 ) -> Result<Report, Error> {
+    whole_run(device, file, options, None, watch)
+}
+
+/// [`run`] that goes on from the states that another run has left, and leaves its own: those of the last
+/// whole step, or where a step fails, those that this run began with.
+///
+/// # Errors
+/// Those of [`run`], and [`Error::Usage`] for options that read the states from elsewhere.
+pub fn run_carrying(
+    file: &PlanFile,
+    options: &RunOptions,
+    carried: &mut Carried,
+    watch: &mut dyn Watch,
+) -> Result<Report, Error> {
+    if options.resume.is_some() || options.init.is_some() || options.verify || options.evaluation.is_some() {
+        let text = "a run that carries states on takes no --resume, --init, --verify and --eval";
+        return Err(Error::Usage(text.to_owned()));
+    }
+    carried.check(file.plan())?;
+    on_device(options, &mut |device| whole_run(device, file, options, Some(carried), watch))
+}
+
+fn whole_run(
+    device: &dyn Device,
+    file: &PlanFile,
+    options: &RunOptions,
+    carried: Option<&mut Carried>,
+    watch: &mut dyn Watch,
+) -> Result<Report, Error> {
     let plan = file.plan();
     watch.stage(Stage::Before("proving the schedule"));
     let program = Arc::new(Program::new(plan)?);
     memory::limit(program.host_bytes, options.host_mem)?;
     watch.stage(Stage::Before("reading states and inputs"));
     let initial = initial(file, options, watch)?;
-    let feed = feed_options(options, &initial);
+    let feed = feed_options(options, &initial, carried.as_deref());
     let mut feeder = Feeder::new(plan, &program, &feed)?;
     let most = steps_to_run(&feeder, options, plan.meta.is_evaluation(), initial.step())?;
     let pass = feeder.pass(0).filter(|_| options.epochs.is_some()).map(|(steps, _)| steps);
@@ -250,7 +288,7 @@ pub fn run_on(
     watch.stage(Stage::Before("reserving memory, preparing kernels"));
     let mut session = Session::open(device, plan, program.clone(), &initial, &mut feeder)?;
     watch.stage(Stage::Before("setting initial values"));
-    session.load()?;
+    load(&mut session, plan, carried.as_deref())?;
     session.notes().iter().for_each(|note| watch.note(note));
     if options.trace.is_some() {
         session.prepare_trace()?;
@@ -276,7 +314,7 @@ pub fn run_on(
             tell_other(collections, &error, watch);
             run.tell_what_is_left(watch, !is_whole);
             if is_whole {
-                rescue(session, plan, options, run.done, watch);
+                rescue(session, plan, options, (run.done, carried), watch);
             }
             return Err(error);
         }
@@ -287,7 +325,7 @@ pub fn run_on(
     let outputs = last_outputs(&program, &session, outputs);
     let save = options.save.as_deref().filter(|_| steps > 0 || most == 0);
     let (done, refused) = (session.steps_done(), session.refused().to_vec());
-    finish(session, shadow.map(|shadow| (shadow, &*program)), plan, save)?;
+    finish(session, shadow.map(|shadow| (shadow, &*program)), plan, save, carried)?;
     save.iter().for_each(|path| watch.saved(path, done));
     collections?;
     if steps > 0 {
@@ -303,6 +341,14 @@ pub fn run_on(
         means,
         refused,
     })
+}
+
+/// Brings the states to the device: those that another run has left, or the initial ones.
+fn load(session: &mut Session<'_>, plan: &Plan, carried: Option<&Carried>) -> Result<(), Error> {
+    match carried {
+        Some(carried) => session.reload(&mut |state, bytes| carried.write(plan, state, bytes)),
+        None => session.load(),
+    }
 }
 
 /// Note on the error of the collected outputs, where it is not the one that ends the run.
@@ -336,7 +382,7 @@ fn last_outputs<'p>(
 }
 
 /// The data that the options ask for.
-fn feed_options(options: &RunOptions, initial: &Initial<'_>) -> FeedOptions {
+fn feed_options(options: &RunOptions, initial: &Initial<'_>, carried: Option<&Carried>) -> FeedOptions {
     let unknown = if options.epochs.is_some() { 0 } else { 1 };
     FeedOptions {
         inputs: options.inputs.clone(),
@@ -345,9 +391,9 @@ fn feed_options(options: &RunOptions, initial: &Initial<'_>) -> FeedOptions {
         synthetic: options.synthetic,
         seed: options.seed,
         shuffle: options.shuffle,
-        again: options.epochs.is_some(),
+        again: options.epochs.is_some() || options.repeats,
         done: initial.step(),
-        before: initial.before().to_vec(),
+        before: carried.map_or_else(|| initial.before().to_vec(), Carried::before),
         steps: options.steps.unwrap_or(unknown),
     }
 }
@@ -420,11 +466,22 @@ fn steps_to_run(feeder: &Feeder, options: &RunOptions, is_evaluation: bool, done
 }
 
 /// Saves the states of the last whole step of a run that failed before the next one began.
-fn rescue(session: Session<'_>, plan: &Plan, options: &RunOptions, steps: u64, watch: &mut dyn Watch) {
-    let Some(path) = options.save.as_deref().filter(|_| steps > 0) else { return };
+fn rescue(
+    session: Session<'_>,
+    plan: &Plan,
+    options: &RunOptions,
+    (steps, carried): (u64, Option<&mut Carried>),
+    watch: &mut dyn Watch,
+) {
     let done = session.steps_done();
+    let Some(path) = options.save.as_deref().filter(|_| steps > 0) else {
+        if let Some(Err(error)) = carried.map(|carried| finish(session, None, plan, None, Some(carried))) {
+            watch.note(&format!("the state after step {done} could not be kept: {error}"));
+        }
+        return;
+    };
     let shown = path.display();
-    match finish(session, None, plan, Some(path)) {
+    match finish(session, None, plan, Some(path), carried) {
         Ok(()) => {
             watch.saved(path, done);
             watch.note(&format!(
@@ -491,9 +548,11 @@ fn finish(
     shadow: Option<(Shadow<'_>, &Program)>,
     plan: &Plan,
     save: Option<&Path>,
+    mut carried: Option<&mut Carried>,
 ) -> Result<(), Error> {
     let done = session.steps_done();
     let jobs = session.feeder().jobs();
+    carried.iter_mut().for_each(|carried| carried.stepped(jobs, done));
     let mut writer = save.map(|path| StateWriter::of_jobs(path, plan, jobs, done)).transpose()?;
     let (mut shadow, program) = shadow.unzip();
     shadow.as_mut().map_or(Ok(()), Shadow::end)?;
@@ -506,6 +565,7 @@ fn finish(
             verify::same("state", &entry.name, "at the end", ty, bytes, shadow.state(state))?;
             compared.iter_mut().skip(state).take(1).for_each(|seen| *seen = true);
         }
+        carried.iter_mut().for_each(|carried| carried.take(plan, state, bytes));
         writer.as_mut().map_or(Ok(()), |writer| writer.put(state, bytes))
     })?;
     if let Some((state, _)) = plan.states.iter().zip(&compared).find(|(s, seen)| is_variable(s) && !**seen)

@@ -9,7 +9,7 @@ each has the whole budget, as if states moved in no time between them. Budgets a
 
 `tensile`: jobs of VGG-16 at batch 2 and a mixed workload, as TENSILE's Table 2 and Fig. 6 have them. MSR is the part of
 the unplanned peak that is saved, EOR the time added to the unplanned round, CBR their quotient. Each planner gets the
-budget with which its CBR is highest of those tried; 
+budget with which its CBR is highest of those tried;
 """
 
 import argparse

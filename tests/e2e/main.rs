@@ -27,6 +27,7 @@ mod plain;
 mod planning;
 mod problems;
 mod recipes;
+mod serve;
 #[path = "../../runtime/tests/run/signal.rs"]
 mod signal;
 mod support;

@@ -49,6 +49,11 @@ const CRATES: &[(&str, &str, &[&str])] = &[
         ],
     ),
     (
+        "memc-serve",
+        "codegen/serve",
+        &["memc", "memc-frontend", "memc-ir", "memc-plan", "memc-runtime", "memc-support"],
+    ),
+    (
         "memc-cli",
         "",
         &[
@@ -61,6 +66,7 @@ const CRATES: &[(&str, &str, &[&str])] = &[
             "memc-passes",
             "memc-plan",
             "memc-planner",
+            "memc-serve",
             "memc-support",
         ],
     ),

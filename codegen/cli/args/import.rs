@@ -136,7 +136,11 @@ impl Source {
 
 impl ImportArgs {
     /// The library's options.
-    fn options(&self) -> Result<ImportOptions, Error> {
+    ///
+    /// # Errors
+    ///
+    /// Those of [`read_parameter_names`].
+    pub(crate) fn options(&self) -> Result<ImportOptions, Error> {
         let import = self.clone();
         let sized = import.dims.iter().filter_map(|d| Some((d.name.clone(), d.size?)));
         let mut parameters = Vec::new();

@@ -95,8 +95,10 @@ pub(crate) struct Split {
 /// Takes the options of single jobs out of a command line.
 pub(crate) fn split(program: &Command, line: impl Iterator<Item = OsString>) -> Split {
     let line: Vec<OsString> = line.collect();
-    let word = line.iter().skip(1).find(|word| !word.to_string_lossy().starts_with('-'));
-    let command = word.and_then(|word| program.find_subcommand(word));
+    let mut words = line.iter().skip(1).filter(|word| !word.to_string_lossy().starts_with('-'));
+    let command = words.next().and_then(|word| program.find_subcommand(word));
+    let inner = words.next().and_then(|word| command?.find_subcommand(word));
+    let command = inner.or(command);
     let own = ImportArgs::augment_args(Command::new("--job"));
     let is_own = |id: &clap::Id| own.get_arguments().any(|arg| arg.get_id() == id);
     let arguments = command.into_iter().flat_map(Command::get_arguments).filter(|arg| is_own(arg.get_id()));
@@ -135,6 +137,12 @@ pub(crate) fn split(program: &Command, line: impl Iterator<Item = OsString>) -> 
 }
 
 impl Split {
+    /// The options of the first job as words.
+    pub(crate) fn words(&self) -> Vec<String> {
+        let words = self.jobs.first().into_iter().flatten();
+        words.map(|word| word.to_string_lossy().into_owned()).collect()
+    }
+
     /// The options of each job; ends the process where they are wrong.
     pub(crate) fn jobs(self) -> Vec<ImportArgs> {
         let Split { jobs, options, .. } = self;

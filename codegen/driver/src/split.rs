@@ -121,8 +121,8 @@ fn with_link(profile: &DeviceProfile, share: f64) -> DeviceProfile {
     }
 }
 
-/// Step in ns by budget in bytes, for no parts more than the smallest budget, one, and so on; `u64::MAX` where
-/// there is no plan.
+/// Step in ns by budget in bytes: the smallest, that and one part, and so on; `u64::MAX` where there is no
+/// plan.
 type Curve = Vec<(u64, u64)>;
 
 /// Step of each job by budget: its smallest, and that with one of the parts more, two, and so on.

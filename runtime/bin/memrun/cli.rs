@@ -394,6 +394,7 @@ impl Cli {
         RunOptions {
             steps: self.steps,
             epochs: self.epochs.clone(),
+            repeats: false,
             shuffle: self.shuffle,
             inputs: sources(&self.inputs),
             synthetic: self.synthetic,

@@ -1,0 +1,458 @@
+//! The controller's state: jobs, the plan of those that train, and one change at a time.
+
+use std::collections::VecDeque;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::PoisonError;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
+use std::time::Duration;
+
+use memc::Error;
+use memc_runtime::Carried;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use crate::leg::{Ended, Leg, Results, Seen, checkpoint, run_options};
+use crate::planning::{Planned, Set, plan, plan_path};
+use crate::request::{Request, Submission};
+use crate::socket::refusal;
+use crate::{Options, ReadOptions};
+
+/// Time between looks at whether to end.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// Something that a thread tells the controller.
+pub(crate) enum Message {
+    /// A client's request, and where the answer goes.
+    Request(Request, Sender<Value>),
+    /// A plan, or why there is none.
+    Planned(Box<Result<Planned, Error>>),
+    /// The rounds of a plan have ended.
+    Ended(Box<Ended>),
+}
+
+/// State of a job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Status {
+    /// Trains, or will as soon as there is a plan.
+    Training,
+    /// Off the device until it is resumed.
+    Paused,
+    /// To be ended when the round that runs is.
+    Stopping,
+    /// All steps are done, or it was stopped.
+    Done,
+    /// It could not go on.
+    Failed,
+}
+
+/// A job.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Entry {
+    submission: Submission,
+    status: Status,
+    /// Reason why it failed.
+    why: Option<String>,
+    /// Steps done when it left the device.
+    steps_done: u64,
+}
+
+/// The jobs as they are kept on disk.
+#[derive(Serialize, Deserialize)]
+struct Kept {
+    budget: u64,
+    jobs: Vec<Entry>,
+}
+
+/// A change that is being planned, and what there was before.
+struct Change {
+    jobs: Vec<Entry>,
+    budget: u64,
+    reply: Sender<Value>,
+}
+
+pub(crate) struct Controller {
+    options: Options,
+    read: Arc<ReadOptions>,
+    to: Sender<Message>,
+    jobs: Vec<Entry>,
+    /// States of jobs; none while a leg has them.
+    carried: Option<Carried>,
+    results: Results,
+    leg: Option<(Set, Leg)>,
+    planned: Option<Planned>,
+    planning: Option<Set>,
+    changes: VecDeque<(Request, Sender<Value>)>,
+    change: Option<Change>,
+}
+
+impl Controller {
+    /// Reads the jobs of a folder, which is made where there is none.
+    pub(crate) fn open(
+        options: Options,
+        read: Arc<ReadOptions>,
+        to: Sender<Message>,
+    ) -> Result<Controller, Error> {
+        let shown = options.folder.display().to_string();
+        std::fs::create_dir_all(&options.folder)
+            .map_err(|e| Error::Io(format!("cannot make {shown}: {e}")))?;
+        let jobs = match std::fs::read_to_string(kept_path(&options.folder)) {
+            Ok(text) => {
+                let kept: Kept = serde_json::from_str(&text)
+                    .map_err(|e| Error::Usage(format!("{shown}: its jobs.json is damaged: {e}")))?;
+                kept.jobs
+            }
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => Vec::new(),
+            Err(e) => return Err(Error::Io(format!("{shown}/jobs.json: {e}"))),
+        };
+        let (carried, results) = (Some(Carried::default()), Results::default());
+        let (leg, planned, planning, changes, change) = Default::default();
+        Ok(Controller { options, read, to, jobs, carried, results, leg, planned, planning, changes, change })
+    }
+
+    pub(crate) fn socket(&self) -> &Path {
+        &self.options.socket
+    }
+
+    /// Answers messages until `stop` says so, and then ends the round that runs.
+    pub(crate) fn run(&mut self, messages: &Receiver<Message>, stop: &dyn Fn() -> bool, tell: &dyn Fn(&str)) {
+        self.advance(tell);
+        while !stop() {
+            match messages.recv_timeout(LOOK) {
+                Ok(message) => self.take(message, tell),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+        }
+        if let Some((_, leg)) = &self.leg {
+            leg.end();
+        }
+        while self.leg.is_some() {
+            match messages.recv() {
+                Ok(Message::Ended(ended)) => self.ended(*ended, tell),
+                Ok(Message::Request(_, reply)) => drop(reply.send(refusal("the controller is ending"))),
+                Ok(Message::Planned(_)) => {}
+                Err(_) => return,
+            }
+        }
+        self.keep(tell);
+    }
+
+    fn take(&mut self, message: Message, tell: &dyn Fn(&str)) {
+        match message {
+            Message::Request(Request::Status, reply) => drop(reply.send(self.status())),
+            Message::Request(request, reply) => self.changes.push_back((request, reply)),
+            Message::Planned(result) => self.planned(*result, tell),
+            Message::Ended(ended) => self.ended(*ended, tell),
+        }
+        self.advance(tell);
+    }
+
+    /// The jobs that are to train.
+    fn wanted(&self) -> Set {
+        let training = self.jobs.iter().filter(|job| job.status == Status::Training);
+        let of = |job: &Entry| (job.submission.job.clone(), job.submission.steps_in_round);
+        Set { jobs: training.map(of).collect(), budget: self.options.budget }
+    }
+
+    /// Goes on with what can be done without waiting: changes, a plan, a leg.
+    fn advance(&mut self, tell: &dyn Fn(&str)) {
+        while self.planning.is_none() {
+            if self.change.is_none()
+                && let Some((request, reply)) = self.changes.pop_front()
+            {
+                let (jobs, budget) = (self.jobs.clone(), self.options.budget);
+                if let Err(why) = self.apply(request) {
+                    drop(reply.send(refusal(&why)));
+                    continue;
+                }
+                self.change = Some(Change { jobs, budget, reply });
+            }
+            let wanted = self.wanted();
+            if !wanted.jobs.is_empty() && self.planned.as_ref().is_none_or(|planned| planned.set != wanted) {
+                self.plan(wanted, tell);
+                break;
+            }
+            let Some(change) = self.change.take() else { break };
+            self.keep(tell);
+            drop(change.reply.send(self.status()));
+        }
+        let wanted = self.wanted();
+        let is_left = |(job, _): &(String, u32)| wanted.jobs.iter().all(|(name, _)| name != job);
+        match &self.leg {
+            // A job that is to leave trains no further; others go on until there is a plan for them.
+            Some((set, leg))
+                if *set != wanted && (self.planning.is_none() || set.jobs.iter().any(is_left)) =>
+            {
+                leg.end();
+            }
+            Some(_) => {}
+            None => {
+                self.end_stopped(tell);
+                if self.planning.is_none() && !wanted.jobs.is_empty() {
+                    self.start(wanted, tell);
+                }
+            }
+        }
+    }
+
+    /// Changes the jobs as a request says; nothing where it is refused.
+    fn apply(&mut self, request: Request) -> Result<(), String> {
+        let mut with = |job: &str, from: &[Status], to: Status| {
+            let entry = self.jobs.iter_mut().find(|entry| entry.submission.job == job);
+            let entry = entry.ok_or_else(|| format!("there is no job {job}"))?;
+            if !from.contains(&entry.status) {
+                return Err(format!("job {job} is {}", word(entry.status)));
+            }
+            entry.status = to;
+            Ok(())
+        };
+        match request {
+            Request::Submit(submission) => self.submit(*submission),
+            Request::Stop { job } => with(&job, &[Status::Training, Status::Paused], Status::Stopping),
+            Request::Pause { job } => with(&job, &[Status::Training], Status::Paused),
+            Request::Resume { job } => with(&job, &[Status::Paused], Status::Training),
+            Request::SetBudget { bytes } => {
+                self.options.budget = bytes;
+                Ok(())
+            }
+            Request::Status => Ok(()),
+        }
+    }
+
+    fn submit(&mut self, submission: Submission) -> Result<(), String> {
+        let job = &submission.job;
+        if !memc::is_job_name(job) {
+            return Err(format!("`{job}` is no name for a job: use letters, digits, -, _ and ."));
+        }
+        let each = u64::from(submission.steps_in_round);
+        if each == 0 || each > u64::from(memc::MAX_STEPS) {
+            return Err(format!("job {job}: a round has 1 to {} of its steps", memc::MAX_STEPS));
+        }
+        if submission.steps == 0 || !submission.steps.is_multiple_of(each) {
+            return Err(format!(
+                "job {job}: its {} steps are no whole number of rounds of {each}; give a multiple",
+                submission.steps
+            ));
+        }
+        let is_over = |entry: &Entry| matches!(entry.status, Status::Done | Status::Failed);
+        if self.jobs.iter().any(|entry| entry.submission.job == *job && !is_over(entry)) {
+            return Err(format!("there is a job {job} already"));
+        }
+        self.jobs.retain(|entry| entry.submission.job != *job);
+        self.forget(job);
+        self.jobs.push(Entry { submission, status: Status::Training, why: None, steps_done: 0 });
+        Ok(())
+    }
+
+    /// Forgets the states of a job that is over.
+    fn forget(&mut self, job: &str) {
+        self.carried.iter_mut().for_each(|carried| carried.forget(job));
+        self.results.lock().unwrap_or_else(PoisonError::into_inner).remove(job);
+        // There may be none.
+        let _ = std::fs::remove_file(checkpoint(&self.options.folder, job));
+    }
+
+    fn plan(&mut self, set: Set, tell: &dyn Fn(&str)) {
+        let in_set = |entry: &&Entry| entry.status == Status::Training;
+        let jobs = self.jobs.iter().filter(in_set).map(|entry| entry.submission.clone()).collect();
+        match plan(set.clone(), jobs, &self.options, self.read.clone(), self.to.clone()) {
+            Ok(()) => self.planning = Some(set),
+            Err(error) => self.undo(&error.to_string(), tell),
+        }
+    }
+
+    fn planned(&mut self, result: Result<Planned, Error>, tell: &dyn Fn(&str)) {
+        self.planning = None;
+        match result {
+            Ok(planned) => {
+                let names: Vec<&str> = planned.set.jobs.iter().map(|(job, _)| job.as_str()).collect();
+                let (round_ms, arena) = (planned.round_ns as f64 / 1e6, memc_ir::Bytes(planned.arena_bytes));
+                tell(&format!("plan of {}: {round_ms:.3} ms a round, arena {arena}", names.join(", ")));
+                self.planned = Some(planned);
+            }
+            Err(error) => self.undo(&error.to_string(), tell),
+        }
+    }
+
+    /// Takes back a change that has no plan. Without a change the last job fails, so that the others go on.
+    fn undo(&mut self, why: &str, tell: &dyn Fn(&str)) {
+        if let Some(change) = self.change.take() {
+            // Jobs may have ended in the meantime.
+            let is_over = |now: &&Entry| matches!(now.status, Status::Done | Status::Failed);
+            let restored = |entry: Entry| {
+                let now = self.jobs.iter().find(|now| now.submission == entry.submission);
+                now.filter(is_over).cloned().unwrap_or(entry)
+            };
+            self.jobs = change.jobs.into_iter().map(restored).collect();
+            self.options.budget = change.budget;
+            drop(change.reply.send(refusal(why)));
+            return;
+        }
+        let last = self.jobs.iter_mut().rev().find(|entry| entry.status == Status::Training);
+        if let Some(entry) = last {
+            tell(&format!("job {} failed: {why}", entry.submission.job));
+            (entry.status, entry.why) = (Status::Failed, Some(why.to_owned()));
+        }
+    }
+
+    /// Runs the jobs of the plan.
+    fn start(&mut self, set: Set, tell: &dyn Fn(&str)) {
+        let Some(mut carried) = self.carried.take() else { return };
+        match self.leg(&set, &mut carried) {
+            Ok((file, run)) => {
+                match Leg::start(file, run, carried, self.results.clone(), self.to.clone()) {
+                    Ok(leg) => self.leg = Some((set, leg)),
+                    Err(error) => {
+                        // The states are gone with the thread: checkpoints are read again.
+                        self.carried = Some(Carried::default());
+                        self.fail(&set, &error.to_string(), tell);
+                    }
+                }
+            }
+            Err(error) => {
+                self.carried = Some(carried);
+                self.fail(&set, &error.to_string(), tell);
+                self.advance(tell);
+            }
+        }
+    }
+
+    /// The plan and the run of a leg. States that no leg has left come from checkpoints.
+    fn leg(
+        &self,
+        set: &Set,
+        carried: &mut Carried,
+    ) -> Result<(memc_plan::PlanFile, memc_runtime::RunOptions), Error> {
+        let file = memc::open(&plan_path(&self.options.folder))?;
+        let mut jobs = Vec::new();
+        for entry in self.jobs.iter().filter(|entry| entry.status == Status::Training) {
+            let job = &entry.submission.job;
+            let path = checkpoint(&self.options.folder, job);
+            if set.jobs.iter().any(|(name, _)| name == job) && carried.steps(job) == 0 && path.exists() {
+                let read = carried.read(file.plan(), job, &path);
+                read.map_err(|error| Error::Io(format!("job {job}: its checkpoint: {error}")))?;
+            }
+            jobs.push(&entry.submission);
+        }
+        let run = run_options(&jobs, carried, &self.options)?;
+        Ok((file, run))
+    }
+
+    fn ended(&mut self, ended: Ended, tell: &dyn Fn(&str)) {
+        let Some((set, _)) = self.leg.take() else { return };
+        for (job, _) in &set.jobs {
+            let steps = ended.carried.steps(job);
+            if let Some(entry) = self.jobs.iter_mut().find(|entry| entry.submission.job == *job) {
+                entry.steps_done = steps;
+                if entry.status == Status::Training && steps >= entry.submission.steps {
+                    entry.status = Status::Stopping;
+                }
+            }
+        }
+        self.carried = Some(ended.carried);
+        if let Err(error) = ended.result {
+            self.fail(&set, &error.to_string(), tell);
+        }
+        self.end_stopped(tell);
+        self.keep(tell);
+    }
+
+    /// Puts the states of jobs that are to end where they are to be, and forgets the jobs' own copies.
+    fn end_stopped(&mut self, tell: &dyn Fn(&str)) {
+        let stopping = |entry: &&Entry| entry.status == Status::Stopping;
+        let jobs: Vec<Submission> = self.jobs.iter().filter(stopping).map(|e| e.submission.clone()).collect();
+        for submission in jobs {
+            let path = checkpoint(&self.options.folder, &submission.job);
+            let copied = match submission.save.as_ref().filter(|_| path.exists()) {
+                Some(to) => copy(&path, to),
+                None => Ok(()),
+            };
+            let (status, why) = match copied {
+                Ok(()) => (Status::Done, None),
+                Err(error) => (Status::Failed, Some(error.to_string())),
+            };
+            tell(&format!("job {} is {}", submission.job, word(status)));
+            if status == Status::Done {
+                self.forget(&submission.job);
+            }
+            let entry = self.jobs.iter_mut().find(|entry| entry.submission.job == submission.job);
+            entry.into_iter().for_each(|entry| (entry.status, entry.why) = (status, why.clone()));
+        }
+    }
+
+    /// Fails the job that an error is about, or all where it does not say; the others go on.
+    fn fail(&mut self, set: &Set, why: &str, tell: &dyn Fn(&str)) {
+        let is_named = |job: &str| why.contains(&format!("`{job}/")) || why.contains(&format!("job {job}"));
+        let named: Vec<&String> = set.jobs.iter().map(|(job, _)| job).filter(|job| is_named(job)).collect();
+        let failed: Vec<&String> =
+            if named.is_empty() { set.jobs.iter().map(|(job, _)| job).collect() } else { named };
+        for job in failed {
+            tell(&format!("job {job} failed: {why}"));
+            let entry = self.jobs.iter_mut().find(|entry| entry.submission.job == *job);
+            entry
+                .into_iter()
+                .for_each(|entry| (entry.status, entry.why) = (Status::Failed, Some(why.to_owned())));
+        }
+    }
+
+    /// Writes the jobs down.
+    fn keep(&self, tell: &dyn Fn(&str)) {
+        let kept = Kept { budget: self.options.budget, jobs: self.jobs.clone() };
+        let path = kept_path(&self.options.folder);
+        let written = serde_json::to_string_pretty(&kept).map_err(std::io::Error::other).and_then(|text| {
+            let mut file = memc_support::Replace::begin(&path)?;
+            std::io::Write::write_all(file.file(), text.as_bytes())?;
+            file.finish()
+        });
+        if let Err(error) = written {
+            tell(&format!("warning: {}: {error}; a restart would not know the last change", path.display()));
+        }
+    }
+
+    fn status(&self) -> Value {
+        let results = self.results.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let job = |entry: &Entry| {
+            let submission = &entry.submission;
+            let seen = results.get(&submission.job).cloned().unwrap_or_default();
+            let Seen { step, loss, round_ns } = seen;
+            json!({
+                "job": submission.job, "status": word(entry.status), "why": entry.why,
+                "step": step.max(entry.steps_done), "steps": submission.steps,
+                "steps_in_round": submission.steps_in_round,
+                "loss": loss.filter(|loss| loss.is_finite()), "round_ms": round_ns as f64 / 1e6,
+            })
+        };
+        json!({
+            "ok": true, "gpu_mem_bytes": self.options.budget,
+            "arena_bytes": self.planned.as_ref().map(|planned| planned.arena_bytes),
+            "planned_round_ms": self.planned.as_ref().map(|planned| planned.round_ns as f64 / 1e6),
+            "planning": self.planning.is_some(),
+            "jobs": self.jobs.iter().map(job).collect::<Vec<_>>(),
+        })
+    }
+}
+
+/// The file that the jobs are kept in.
+fn kept_path(folder: &Path) -> std::path::PathBuf {
+    folder.join("jobs.json")
+}
+
+/// Copies a file, as a whole or not at all.
+fn copy(from: &Path, to: &Path) -> std::io::Result<()> {
+    let mut file = memc_support::Replace::begin(to)?;
+    std::io::copy(&mut std::fs::File::open(from)?, file.file())?;
+    file.finish()
+}
+
+/// The word for a status.
+fn word(status: Status) -> &'static str {
+    match status {
+        Status::Training => "training",
+        Status::Paused => "paused",
+        Status::Stopping => "stopping",
+        Status::Done => "done",
+        Status::Failed => "failed",
+    }
+}
