@@ -7,7 +7,6 @@ use memc_frontend::MAX_ACCUMULATE;
 use memc_ir::attr::F32;
 use memc_ir::{Bytes, ParseError};
 use memc_planner::Formulation;
-use memc_serve::DeviceName;
 
 const EXAMPLE: &str = "write a size such as 16G, 512MiB, 4096B, 90% or peak*60%";
 
@@ -190,16 +189,6 @@ pub(crate) fn any_dim(text: &str) -> Result<Dim, ParseError> {
         return Err("write the name of a symbolic dimension, or NAME=N".into());
     }
     Ok(Dim { name: text.to_string(), size: None })
-}
-
-/// Parses a device to run on: `cpu`, `cuda` or `cuda:N`.
-pub(crate) fn device_name(text: &str) -> Result<DeviceName, ParseError> {
-    match text.split_once(':') {
-        None if text == "cpu" => Ok(DeviceName::Cpu),
-        None if text == "cuda" => Ok(DeviceName::Cuda(0)),
-        Some(("cuda", n)) => Ok(DeviceName::Cuda(n.parse().map_err(|_| "write a number after cuda:")?)),
-        _ => Err("write cpu, cuda or cuda:N".into()),
-    }
 }
 
 /// Parses a share above 0 and at most 1: `0.5`, `50%` or `1/2`.

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 use memc::Size;
+use memc_ir::ParseError;
 use memc_serve::DeviceName;
 
 use super::{ImportArgs, Search, Source, Target};
@@ -23,7 +24,7 @@ pub(crate) struct Serve {
     #[command(flatten)]
     pub(crate) target: Target,
     /// Device to run on: cpu, or cuda:N [default: cuda:0 where plans are for a GPU]
-    #[arg(long, value_name = "DEVICE", value_parser = values::device_name)]
+    #[arg(long, value_name = "DEVICE", value_parser = device_name)]
     pub(crate) on: Option<DeviceName>,
     /// Rounds between checkpoints
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..))]
@@ -114,4 +115,14 @@ pub(crate) struct Submit {
 pub(crate) struct ModelOptions {
     #[command(flatten)]
     pub(crate) import: ImportArgs,
+}
+
+/// Parses a device to run on: `cpu`, `cuda` or `cuda:N`.
+fn device_name(text: &str) -> Result<DeviceName, ParseError> {
+    match text.split_once(':') {
+        None if text == "cpu" => Ok(DeviceName::Cpu),
+        None if text == "cuda" => Ok(DeviceName::Cuda(0)),
+        Some(("cuda", n)) => Ok(DeviceName::Cuda(n.parse().map_err(|_| "write a number after cuda:")?)),
+        _ => Err("write cpu, cuda or cuda:N".into()),
+    }
 }
