@@ -94,9 +94,9 @@ def main():
             controller.kill()
             kills += 1
             controller.start()
-            time.sleep(0.2)
             after = controller.steps()
             lost = max([lost, *(before[job] - after.get(job, 0) for job in before)])
+            time.sleep(0.2)
         controller.ask("resume", "a")
         while any(job["status"] in ("training", "stopping") for job in controller.state()["jobs"]):
             time.sleep(0.2)

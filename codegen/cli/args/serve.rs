@@ -51,7 +51,7 @@ Example:
     Stop(AskJob),
     /// Take a job off the device until it is resumed
     Pause(AskJob),
-    /// Go on with a paused job
+    /// Go on with a job that is paused or has failed
     Resume(AskJob),
     /// Change the device memory of all jobs together
     SetBudget {

@@ -8,7 +8,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::time::Duration;
 
 use memc::Error;
-use memc_runtime::Carried;
+use memc_runtime::{Carried, StateFile};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -61,7 +61,6 @@ struct Entry {
 /// The jobs as they are kept on disk.
 #[derive(Serialize, Deserialize)]
 struct Kept {
-    budget: u64,
     jobs: Vec<Entry>,
 }
 
@@ -97,7 +96,7 @@ impl Controller {
         let shown = options.folder.display().to_string();
         std::fs::create_dir_all(&options.folder)
             .map_err(|e| Error::Io(format!("cannot make {shown}: {e}")))?;
-        let jobs = match std::fs::read_to_string(kept_path(&options.folder)) {
+        let mut jobs = match std::fs::read_to_string(kept_path(&options.folder)) {
             Ok(text) => {
                 let kept: Kept = serde_json::from_str(&text)
                     .map_err(|e| Error::Usage(format!("{shown}: its jobs.json is damaged: {e}")))?;
@@ -106,6 +105,12 @@ impl Controller {
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => Vec::new(),
             Err(e) => return Err(Error::Io(format!("{shown}/jobs.json: {e}"))),
         };
+        for entry in &mut jobs {
+            // A file that cannot be read is told when the job is to go on from it.
+            if let Ok(file) = StateFile::open(&checkpoint(&options.folder, &entry.submission.job)) {
+                entry.steps_done = file.step();
+            }
+        }
         let (carried, results) = (Some(Carried::default()), Results::default());
         let (leg, planned, planning, changes, change) = Default::default();
         Ok(Controller { options, read, to, jobs, carried, results, leg, planned, planning, changes, change })
@@ -212,7 +217,7 @@ impl Controller {
             Request::Submit(submission) => self.submit(*submission),
             Request::Stop { job } => with(&job, &[Status::Training, Status::Paused], Status::Stopping),
             Request::Pause { job } => with(&job, &[Status::Training], Status::Paused),
-            Request::Resume { job } => with(&job, &[Status::Paused], Status::Training),
+            Request::Resume { job } => with(&job, &[Status::Paused, Status::Failed], Status::Training),
             Request::SetBudget { bytes } => {
                 self.options.budget = bytes;
                 Ok(())
@@ -399,7 +404,7 @@ impl Controller {
 
     /// Writes the jobs down.
     fn keep(&self, tell: &dyn Fn(&str)) {
-        let kept = Kept { budget: self.options.budget, jobs: self.jobs.clone() };
+        let kept = Kept { jobs: self.jobs.clone() };
         let path = kept_path(&self.options.folder);
         let written = serde_json::to_string_pretty(&kept).map_err(std::io::Error::other).and_then(|text| {
             let mut file = memc_support::Replace::begin(&path)?;

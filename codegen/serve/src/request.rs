@@ -22,7 +22,7 @@ pub enum Request {
         /// Name of the job.
         job: String,
     },
-    /// Goes on with a paused job.
+    /// Goes on with a job that is paused or has failed.
     Resume {
         /// Name of the job.
         job: String,
