@@ -166,14 +166,11 @@ impl Feeder {
         }
         alike(&tables, options)?;
         not_paired(&tables, &fixed, &wanted)?;
+        let missing = wanted.keys().filter(|name| !given.contains_key(*name));
         let mut feeder = Feeder {
             inputs: Vec::new(),
             tables,
-            synthetic: wanted
-                .keys()
-                .filter(|name| !given.contains_key(*name))
-                .map(ToString::to_string)
-                .collect(),
+            synthetic: missing.map(ToString::to_string).collect(),
             jobs,
             rates: Vec::new(),
             done: options.done,
@@ -191,13 +188,8 @@ impl Feeder {
                         (None, None) => {
                             let all = if ty.dtype == DType::U8 { (0, 256) } else { (0, 2) };
                             let range = if low < high { (*low, *high) } else { all };
-                            // Each job gets the data that it would get alone.
-                            let job = feeder.jobs.get(jobs::index_of(&feeder.jobs, source));
-                            let own = job.and_then(|job| job.own_name(source)).unwrap_or(source);
                             let micros = wanted.get(source.as_str()).map_or(1, |wanted| wanted.micros);
-                            let each = micros / job.map_or(1, |job| u64::from(job.steps));
-                            let micro = u64::from(*micro) % each.max(1);
-                            let key = synthetic::key(options.seed, own, u32::try_from(micro).unwrap_or(0));
+                            let key = key_of(&feeder.jobs, source, *micro, micros, options.seed);
                             Source::Fixed(synthetic::contents(ty, range, key, &input.name)?)
                         }
                     }
@@ -210,13 +202,10 @@ impl Feeder {
                     }
                     _ => return Err(fail("a learning rate is one f32 number")),
                 },
-                Feed::Step { turn } => match (ty.dtype, ty.numel()) {
-                    (DType::F32 | DType::I32 | DType::I64, 1) => {
-                        let job = jobs::index_of(&feeder.jobs, &input.name);
-                        Source::Step { job, index: turn.index, dtype: ty.dtype }
-                    }
-                    _ => return Err(fail("a step number is one f32, i32 or i64 number")),
-                },
+                Feed::Step { turn } => {
+                    let job = jobs::index_of(&feeder.jobs, &input.name);
+                    step_number(job, turn.index, ty).ok_or_else(|| fail(NO_STEP))?
+                }
             };
             feeder.inputs.push(source);
         }
@@ -346,6 +335,24 @@ impl Feeder {
     }
 }
 
+const NO_STEP: &str = "a step number is one f32, i32 or i64 number";
+
+/// The number of a job's step as a tensor of type `ty`, where it can be one.
+fn step_number(job: usize, index: u32, ty: &TensorType) -> Option<Source> {
+    let is_number = matches!(ty.dtype, DType::F32 | DType::I32 | DType::I64) && ty.numel() == 1;
+    is_number.then_some(Source::Step { job, index, dtype: ty.dtype })
+}
+
+/// Key of the synthetic data of a micro-step, of `micros` in a round: each job gets the data that it would
+/// get alone.
+fn key_of(jobs: &[Job], source: &str, micro: u32, micros: u64, seed: u64) -> u64 {
+    let job = jobs.get(jobs::index_of(jobs, source));
+    let own = job.and_then(|job| job.own_name(source)).unwrap_or(source);
+    let each = micros / job.map_or(1, |job| u64::from(job.steps));
+    let micro = u64::from(micro) % each.max(1);
+    synthetic::key(seed, own, u32::try_from(micro).unwrap_or(0))
+}
+
 fn put(out: &mut [u8], bytes: &[u8]) {
     for (to, from) in out.iter_mut().zip(bytes) {
         *to = *from;
@@ -403,8 +410,7 @@ fn given<'o>(
     if !missing.is_empty() && !options.synthetic {
         let first = wanted.keys().find(|name| !files.contains_key(*name)).copied().unwrap_or_default();
         return Err(Error::Usage(format!(
-            "there is no data for {}; give it, as --input {first}=@{first}.npy, or train on made-up data \
-             with \
+            "there is no data for {}; give it, as --input {first}=@{first}.npy, or run on made-up data with \
              --synthetic",
             missing.join(", ")
         )));

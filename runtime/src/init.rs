@@ -37,9 +37,8 @@ pub struct Initial<'a> {
 
 impl<'a> Initial<'a> {
     /// Takes the contents from the plan, except those that files have: one, or one for each job. A file of
-    /// `resume` must hold each state that is not a constant and nothing else; one of `overrides` may hold some
-    /// of them and wins. For an evaluation, it
-    /// must hold each, and other tensors do not matter.
+    /// `resume` must hold each state that is not a constant and nothing else; one of `overrides` may hold
+    /// some of them and wins. For an evaluation, it must hold each, and other tensors do not matter.
     ///
     /// # Errors
     /// [`Error::Data`] if a file does not match the plan, [`Error::Plan`] if the plan's own contents are not

@@ -138,7 +138,7 @@ pub struct Step {
     pub jobs: Vec<JobStep>,
 }
 
-/// What a round did for a job.
+/// Results of a round for a job.
 #[derive(Clone, Debug, PartialEq)]
 pub struct JobStep {
     /// Name of the job; empty where the plan is of one model.
@@ -175,7 +175,8 @@ pub struct Report {
     pub verified: bool,
     /// Whether [`Watch::should_stop`] ended the run early.
     pub interrupted: bool,
-    /// Of a plan that evaluates, the mean over the steps of each output that is one float.
+    /// Of a plan that evaluates and is not for inference, the mean over the steps of each output that is one
+    /// float.
     pub means: Vec<(String, f32)>,
     /// Calls that a GPU's libraries refused, so that generated kernels ran instead.
     pub refused: Vec<RefusedCall>,
@@ -231,11 +232,7 @@ pub fn run_on(
     let initial = initial(file, options, watch)?;
     let feed = feed_options(options, &initial);
     let mut feeder = Feeder::new(plan, &program, &feed)?;
-    if options.evaluation.is_some() && feeder.jobs().len() > 1 {
-        let text =
-            "--eval is for plans of one model; evaluate the states of a job that --save '{job}.st' keeps";
-        return Err(Error::Usage(text.to_owned()));
-    }
+    check_options(&feeder, options)?;
     let most = steps_to_run(&feeder, options, plan.meta.is_evaluation(), initial.step())?;
     let pass = feeder.pass(0).filter(|_| options.epochs.is_some()).map(|(steps, _)| steps);
     let save = options.save.as_deref();
@@ -245,9 +242,6 @@ pub fn run_on(
     let outputs = output::find(plan, &options.outputs, "--output")?;
     let collected = output::find(plan, &options.collect, "--collect")?;
     tell_about_data(&feeder, evaluation.as_ref(), options, watch)?;
-    if feeder.is_stream() && options.verify {
-        return Err(Error::Usage("--verify reads the data twice, which a pipe cannot be".to_owned()));
-    }
     let synthetic = feeder.synthetic().to_vec();
     saves::check_names(options, feeder.jobs(), initial.step(), most)?;
     try_files(plan, feeder.jobs(), options)?;
@@ -308,6 +302,19 @@ pub fn run_on(
         means,
         refused,
     })
+}
+
+/// Refuses options that do not go with the plan or its data.
+fn check_options(feeder: &Feeder, options: &RunOptions) -> Result<(), Error> {
+    if options.evaluation.is_some() && feeder.jobs().len() > 1 {
+        let text =
+            "--eval is for plans of one model; evaluate the states of a job that --save '{job}.st' keeps";
+        return Err(Error::Usage(text.to_owned()));
+    }
+    if feeder.is_stream() && options.verify {
+        return Err(Error::Usage("--verify reads the data twice, which a pipe cannot be".to_owned()));
+    }
+    Ok(())
 }
 
 /// Note on the error of the collected outputs, where it is not the one that ends the run.

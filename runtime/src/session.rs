@@ -197,8 +197,8 @@ impl<'a> Session<'a> {
         self.host.outputs.get(output).map_or(&[], Vec::as_slice)
     }
 
-    /// Mean of all numbers of all loss outputs of a job in the last round; `None` if it has no loss. A plan of
-    /// one model has the job 0.
+    /// Mean of all numbers of all loss outputs of a job in the last round; `None` if it has no loss. A plan
+    /// of one model has the job 0.
     pub fn loss(&self, job: usize) -> Option<f32> {
         let (mut sum, mut count) = (0.0, 0u32);
         for &(output, _) in self.host.losses.iter().filter(|(_, of)| *of == job) {

@@ -81,7 +81,8 @@ impl<'a> Steps<'a> {
         }
         let plan = trace.file.plan();
         let saves = Saves::new(options, plan);
-        let sums = plan.meta.is_evaluation().then(|| Sums::of(plan, &program.types.outputs));
+        let has_means = plan.meta.is_evaluation() && !plan.meta.is_inference();
+        let sums = has_means.then(|| Sums::of(plan, &program.types.outputs));
         Ok(Steps { options, program, trace, most, done: 0, saves, collectors, evaluation, sums })
     }
 
@@ -214,8 +215,8 @@ impl<'a> Steps<'a> {
         let dropped = self.saves.drop_waiting();
         let also = if dropped { ", nor are those of the save that its step began with" } else { "" };
         Err(Stop::Broken(Error::Diverged(format!(
-            "the loss of step {step}{of} is {loss}, and --stop-on-nan ends the run; its update is done, so the \
-             states are not saved{also}"
+            "the loss of step {step}{of} is {loss}, and --stop-on-nan ends the run; its update is done, so \
+             the states are not saved{also}"
         ))))
     }
 

@@ -17,6 +17,7 @@ mod gpu;
 mod handling;
 mod hold;
 mod host;
+mod inference;
 mod jobs;
 #[path = "../../runtime/tests/run/mock.rs"]
 mod mock;

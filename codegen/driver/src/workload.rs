@@ -1,4 +1,4 @@
-//! What a plan is of: one model, or several jobs that take turns on the device.
+//! Subject of a plan: one model, or several jobs that take turns on the device.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -14,8 +14,9 @@ use crate::source::{Imported, Source, import};
 /// Most steps of a job in a round.
 pub const MAX_STEPS: u32 = 1024;
 
-/// What a plan is of.
+/// Subject of a plan.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[allow(clippy::large_enum_variant, reason = "a command has one")]
 pub enum Workload {
     /// The training step of a model.
     Model(Source),

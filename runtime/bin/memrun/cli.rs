@@ -55,7 +55,8 @@ Exit codes:
   8 device fails          9 loss not finite        70 internal error
   74 input or output      130 interrupted";
 
-/// Runs a plan that memc compiled: training steps within a fixed amount of device memory.
+/// Runs a plan that memc compiled: steps of training, evaluation or inference within a fixed amount of device
+/// memory.
 #[derive(Debug, Parser)]
 #[command(name = "memrun", version = VERSION, after_long_help = EXAMPLES, after_help = MORE)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
@@ -77,7 +78,7 @@ pub(crate) struct Cli {
     /// Data of an input; may be repeated: a .npy array, a folder of them, a pipe, or a file of token numbers
     #[arg(long = "input", value_name = "NAME=@FILE.npy")]
     inputs: Vec<NamedInput>,
-    /// Train on made-up data where an input has none
+    /// Make up data where an input has none
     #[arg(long)]
     synthetic: bool,
     /// Write an output of the last step, in numpy's format; may be repeated. Gradients are outputs of plans

@@ -84,6 +84,7 @@ fn replay(cli: &Cli, line: &Line) -> u8 {
     let stop = Arc::new(Stop::default());
     interrupt::end_after_step(stop.clone(), cli.save().is_some(), line);
     let mut progress = Progress::new(line.clone(), (!cli.json).then_some(cli.log_every), stop);
+    progress.infers = file.plan().meta.is_inference();
     if let Some(path) = &cli.metrics
         && let Err(error) = progress.measure_into(path, cli.resumes())
     {
