@@ -10,7 +10,7 @@
 //! micro-step takes a batch.
 
 mod array;
-mod legal;
+pub(crate) mod legal;
 mod npy;
 mod order;
 mod pipe;

@@ -6,6 +6,7 @@ mod info;
 mod interrupt;
 mod progress;
 mod report;
+mod serve;
 mod terminal;
 mod tune;
 mod usage;
@@ -53,6 +54,10 @@ fn execute(cli: &Cli) -> u8 {
                 report::not_measured(args.json, &error)
             })
         }
+        Some(Command::Serve(args)) => serve::execute(args, &line).unwrap_or_else(|error| {
+            line.close();
+            report::not_measured(false, &error)
+        }),
         Some(Command::Devices(args)) => {
             line.stage("looking for devices and libraries");
             let text = devices::describe(args.json);
