@@ -9,6 +9,8 @@ mod alloc;
 #[path = "../../runtime/tests/run/arena.rs"]
 mod arena;
 mod cli;
+#[path = "../../runtime/tests/serve/client.rs"]
+mod client;
 mod copies;
 mod damage;
 mod devices;
@@ -28,6 +30,7 @@ mod plain;
 mod planning;
 mod problems;
 mod recipes;
+mod serving;
 #[path = "../../runtime/tests/run/signal.rs"]
 mod signal;
 mod support;

@@ -1,8 +1,9 @@
 //! A plan on a device: runs rounds of batches for as long as requests come.
 //!
 //! Contract: a round feeds each lane the rows of its requests and zeros behind them, runs the body once, and
-//! hands each request its own rows of the outputs. After an error all requests of the round get it, and the
-//! plan is opened anew; where that fails, the plan takes no more requests.
+//! hands each request its own rows of the outputs. After an error the plan is opened anew; where that fails,
+//! it takes no more requests. Where a kernel refuses data, each request of the round runs again by itself, so
+//! that one gets the error and the others their outputs. Any other error all of them get.
 
 use std::sync::Arc;
 
@@ -67,20 +68,47 @@ impl Engine {
         };
         opened(Ok(()));
         while let Some(round) = self.queues.next(&self.models) {
-            host.fill(&self.models, &round);
-            host.round = host.round.saturating_add(1);
-            match executor.run(Section::Body, &mut host) {
-                Ok(()) => self.answer(&host, round),
-                Err(error) => {
+            let mut todo = vec![round];
+            while let Some(round) = todo.pop() {
+                host.fill(&self.models, &round);
+                host.round = host.round.saturating_add(1);
+                let Err(error) = executor.run(Section::Body, &mut host) else {
+                    self.answer(&host, round);
+                    continue;
+                };
+                if matches!(error, Error::Data(_)) && round.iter().flatten().flatten().count() > 1 {
+                    todo.extend(self.alone(round));
+                } else {
                     fail(round.into_iter().flatten().flatten(), &error);
-                    drop(executor);
-                    executor = match load(&*device, &self.program, &mut host) {
-                        Ok(executor) => executor,
-                        Err(error) => return fail(self.queues.fail(), &error),
-                    };
                 }
+                drop(executor);
+                executor = match load(&*device, &self.program, &mut host) {
+                    Ok(executor) => executor,
+                    Err(error) => {
+                        fail(todo.into_iter().flatten().flatten().flatten(), &error);
+                        return fail(self.queues.fail(), &error);
+                    }
+                };
             }
         }
+    }
+
+    /// A round for each request of a round.
+    fn alone(&self, round: Round) -> Vec<Round> {
+        let empty = || -> Round {
+            self.models.iter().map(|model| (0..model.lanes).map(|_| Vec::new()).collect()).collect()
+        };
+        let mut rounds = Vec::new();
+        for (model, tickets) in round.into_iter().enumerate() {
+            for ticket in tickets.into_iter().flatten() {
+                let mut round = empty();
+                if let Some(lane) = round.get_mut(model).and_then(|lanes| lanes.first_mut()) {
+                    lane.push(ticket);
+                }
+                rounds.push(round);
+            }
+        }
+        rounds
     }
 
     /// Hands each request its rows of the outputs.
@@ -163,11 +191,14 @@ impl<'e> Host<'e> {
                     let Some(input) = port.at.get(lane).and_then(|&at| self.inputs.get_mut(at)) else {
                         continue;
                     };
-                    let mut to = input.iter_mut();
-                    for byte in tickets.iter().filter_map(|ticket| ticket.inputs.get(place)).flatten() {
-                        to.next().into_iter().for_each(|to| *to = *byte);
+                    // Requests were compared with the model, so that all of them fit.
+                    let mut at = 0usize;
+                    for bytes in tickets.iter().filter_map(|ticket| ticket.inputs.get(place)) {
+                        let end = at.saturating_add(bytes.len());
+                        input.get_mut(at..end).into_iter().for_each(|to| to.copy_from_slice(bytes));
+                        at = end;
                     }
-                    to.for_each(|to| *to = 0);
+                    input.get_mut(at..).into_iter().for_each(|rest| rest.fill(0));
                 }
             }
         }

@@ -1,4 +1,5 @@
 //! An HTTP client for tests.
+#![allow(dead_code, reason = "several tests share it")]
 
 use std::io::{Read, Write};
 use std::net::TcpStream;

@@ -107,6 +107,37 @@ fn other_requests_are_refused() {
     server.end();
 }
 
+/// Bytes at random, alone and within a request, end no server and no other client.
+#[test]
+fn noise_is_survived() {
+    let folder = linear();
+    let (server, address) = start(&folder.options(&["linear.plan"]));
+    let good = body(&rows(0, 1)).to_string();
+    let mut state = 1u64;
+    let mut next = move || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        state >> 33
+    };
+    for round in 0..300 {
+        let mut bytes = good.clone().into_bytes();
+        for _ in 0..1 + next() % 4 {
+            let at = next() as usize % bytes.len();
+            bytes[at] = next() as u8;
+        }
+        let mut client = Client::new(&address);
+        if round % 3 == 0 {
+            client.send(&bytes);
+            client.send(b"\r\n\r\n");
+        } else {
+            let head = format!("POST {PATH} HTTP/1.1\r\nContent-Length: {}\r\n\r\n", bytes.len());
+            client.send(&[head.as_bytes(), &bytes].concat());
+        }
+        assert!([200, 400].contains(&client.reply().status));
+    }
+    assert_eq!(numbers(&post(&address, PATH, &good)).len(), 2);
+    server.end();
+}
+
 /// More requests than may wait get 429; those that wait are answered.
 #[test]
 fn queues_are_bounded() {
@@ -142,6 +173,37 @@ fn indices_out_of_range_are_refused() {
     assert_eq!(refused.status, 400);
     assert_eq!(refused.json()["error"], "input `at`: 5 at [1] of i64[2] is not within -5 to 4");
     assert_eq!(numbers(&ask(4)).len(), 4);
+    server.end();
+}
+
+/// An index that is computed is refused by its kernel in the middle of a step: the plan is loaded again, and
+/// the next request is answered, as is another one of the same batch.
+#[test]
+fn plans_are_loaded_again() {
+    let computed = TABLE
+        .replace("state s0", "kernel k1 = neg(i64[2]) -> (i64[2])\nstate s0")
+        .replace(
+            "  compute launch k0",
+            "  compute launch k1 r dev+128:16 w dev+64:16 ; %back\n  compute launch k0",
+        )
+        .replace("r dev+0:40 r dev+128:16", "r dev+0:40 r dev+64:16");
+    let folder = Folder::new(&[("table.plan", &computed)]);
+    let options = ServeOptions { max_delay: Duration::from_millis(500), ..folder.options(&["table.plan"]) };
+    let (server, address) = start(&options);
+    let ask = |index: i64| {
+        let request = json!({"inputs": [{"name": "at", "datatype": "INT64", "shape": [1], "data": [index]}]});
+        post(&address, "/v2/models/table/infer", &request.to_string())
+    };
+    let before = numbers(&ask(3));
+    for _ in 0..3 {
+        thread::scope(|scope| {
+            let other = scope.spawn(|| ask(3));
+            let refused = ask(9);
+            assert!(refused.status == 400 && refused.text().contains("-9"), "{}", refused.text());
+            assert_eq!(numbers(&other.join().unwrap()), before);
+        });
+    }
+    assert_eq!(get(&address, "/v2/models/table/ready").status, 200);
     server.end();
 }
 
