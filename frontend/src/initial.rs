@@ -271,7 +271,11 @@ impl Initial {
         let near = |name: &&str| nearest(name, &all).map(|to| format!("`{name}` is near `{to}`"));
         let near: Vec<String> = rest.iter().take(COMPARED).filter_map(near).take(3).collect();
         let near = if near.is_empty() { String::new() } else { format!(" ({})", near.join(", ")) };
-        self.refuse_missing(path, &open, missing, &near)?;
+        // Where nothing is trained, as in inference, frozen weights are all that there is.
+        let trains = module.states.values().any(|state| state.role == Role::Param);
+        let needed = if trains { Role::Param } else { Role::Frozen };
+        let needed: Vec<&str> = open.iter().filter(|o| o.1 == needed).map(|o| o.0).collect();
+        refuse_missing(path, needed, missing, &near)?;
         let more = if optimizer == 0 {
             String::new()
         } else {
@@ -295,35 +299,31 @@ impl Initial {
         }
         Ok(Compared { said: Some(said), warnings })
     }
+}
 
-    /// Refuses parameters among `open` states that no pattern of `missing` matches.
-    fn refuse_missing(
-        &self,
-        path: &Path,
-        open: &[(&str, Role)],
-        missing: &[String],
-        near: &str,
-    ) -> Result<(), ImportError> {
-        let mut allowed = Vec::new();
-        for text in missing {
-            let pattern =
-                Pattern::new(text).map_err(|e| ImportError::Usage(format!("--allow-missing {text}: {e}")))?;
-            allowed.push(pattern);
-        }
-        let params = open.iter().filter(|(name, role)| {
-            *role == Role::Param && !allowed.iter().any(|pattern| pattern.matches(name))
-        });
-        let params: Vec<&str> = params.map(|o| o.0).collect();
-        let Some(first) = params.first() else { return Ok(()) };
-        Err(ImportError::BadModel(format!(
-            "checkpoint `{}` does not have {} of the model: {}{near}; rename its tensors, or let them start \
-             with the model's values, as --allow-missing '{}'",
-            path.display(),
-            counted(params.len(), "parameter"),
-            some_of(&params),
-            Pattern::escape(first)
-        )))
+/// Refuses parameters that the checkpoint lacks and no pattern of `missing` matches.
+fn refuse_missing(
+    path: &Path,
+    mut params: Vec<&str>,
+    missing: &[String],
+    near: &str,
+) -> Result<(), ImportError> {
+    let mut allowed = Vec::new();
+    for text in missing {
+        let pattern =
+            Pattern::new(text).map_err(|e| ImportError::Usage(format!("--allow-missing {text}: {e}")))?;
+        allowed.push(pattern);
     }
+    params.retain(|name| !allowed.iter().any(|pattern| pattern.matches(name)));
+    let Some(first) = params.first() else { return Ok(()) };
+    Err(ImportError::BadModel(format!(
+        "checkpoint `{}` does not have {} of the model: {}{near}; rename its tensors, or let them start \
+         with the model's values, as --allow-missing '{}'",
+        path.display(),
+        counted(params.len(), "parameter"),
+        some_of(&params),
+        Pattern::escape(first)
+    )))
 }
 
 /// Most tensors of a checkpoint that are searched for a near name, since each is compared with every state's.

@@ -88,6 +88,26 @@ pub(crate) const NOTHING_TRAINED: &str =
 /// States of each role and data inputs of a step, for the user to check.
 pub(crate) fn contents(m: &Module) -> String {
     let count = |role| m.states.values().filter(|s| s.role == role).count();
+    format!(
+        "{}, {} frozen, {}, {}, fed per step: {}",
+        counted(count(Role::Param), "parameter"),
+        count(Role::Frozen),
+        counted(count(Role::Optimizer), "optimizer tensor"),
+        counted(count(Role::Buffer), "buffer"),
+        some_of(&data_inputs(m))
+    )
+}
+
+/// Weights, data inputs and outputs of a model in inference, for the user to check.
+fn inference_note(m: &Module) -> String {
+    let outputs: Vec<&str> = m.outputs.iter().map(|o| o.name.as_str()).collect();
+    let (weights, inputs, outputs) =
+        (counted(m.states.len(), "weight tensor"), some_of(&data_inputs(m)), some_of(&outputs));
+    format!("inference: {weights}, fed per step: {inputs}; outputs: {outputs}")
+}
+
+/// Names under which the model takes data, each once.
+fn data_inputs(m: &Module) -> Vec<&str> {
     let mut data: Vec<&str> = Vec::new();
     for input in m.inputs.values() {
         if let Feed::Data { source, .. } = &input.feed
@@ -96,14 +116,7 @@ pub(crate) fn contents(m: &Module) -> String {
             data.push(source);
         }
     }
-    format!(
-        "{}, {} frozen, {}, {}, fed per step: {}",
-        counted(count(Role::Param), "parameter"),
-        count(Role::Frozen),
-        counted(count(Role::Optimizer), "optimizer tensor"),
-        counted(count(Role::Buffer), "buffer"),
-        some_of(&data)
-    )
+    data
 }
 
 /// Options of an import.
@@ -150,14 +163,35 @@ pub struct ImportOptions {
     /// Patterns of a forward model's outputs that stay outputs of the step. An evaluation keeps all when
     /// empty.
     pub keep_outputs: Vec<String>,
-    /// Evaluate a forward model instead of training it: loss and outputs with dropout off and the running
-    /// statistics of batch normalisation. Options of training change nothing then.
-    pub is_evaluation: bool,
+    /// Purpose of the step of a forward model.
+    pub purpose: Purpose,
     /// Seed of dropout and of random initial values without a seed of their own.
     pub seed: i64,
 }
 
+/// Purpose of the step of a forward model. Options of training change nothing where it is not trained.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Purpose {
+    /// Loss, gradients, updates.
+    #[default]
+    Training,
+    /// Loss and outputs, with dropout off and the running statistics of batch normalisation.
+    Evaluation,
+    /// The same without a loss, all weights frozen.
+    Inference,
+}
+
 impl ImportOptions {
+    /// Whether a forward model is computed in inference form and no state changes.
+    pub(crate) fn is_evaluation(&self) -> bool {
+        self.purpose != Purpose::Training
+    }
+
+    /// Whether nothing but the graph's own outputs is computed.
+    pub(crate) fn is_inference(&self) -> bool {
+        self.purpose == Purpose::Inference
+    }
+
     /// Gradient of several micro-steps.
     fn reduction(&self) -> Reduction {
         if self.sum_gradients { Reduction::Sum } else { Reduction::Mean }
@@ -186,7 +220,8 @@ impl ImportOptions {
             Self { keep_outputs, .. } if !keep_outputs.is_empty() => {
                 format!("--keep-output {}", keep_outputs[0])
             }
-            Self { is_evaluation: true, .. } => "--evaluation".to_string(),
+            Self { purpose: Purpose::Evaluation, .. } => "--evaluation".to_string(),
+            Self { purpose: Purpose::Inference, .. } => "--inference".to_string(),
             _ => return Ok(()),
         };
         Err(ImportError::Usage(format!("{given} is for forward models, but {what}; leave it out")))
@@ -213,7 +248,7 @@ impl Default for ImportOptions {
             rate_factors: Vec::new(),
             stop_gradient: Vec::new(),
             keep_outputs: Vec::new(),
-            is_evaluation: false,
+            purpose: Purpose::default(),
             seed: 0,
         }
     }
@@ -246,6 +281,8 @@ struct Pending {
     micro_steps: u32,
     /// Whether the user said that there is to be no optimizer.
     declined: bool,
+    /// Whether the step is [`Purpose::Inference`].
+    is_inference: bool,
 }
 
 impl Import {
@@ -264,14 +301,18 @@ impl Import {
     /// [`ImportError::BadModel`] where the checkpoint does not fit the optimizer.
     pub fn finish(mut self) -> Result<Import, ImportError> {
         let Some(recipe) = self.recipe.take() else { return Ok(self) };
-        let Pending { checkpoint, allow_missing, micro_steps, declined } = std::mem::take(&mut self.pending);
+        let pending = std::mem::take(&mut self.pending);
+        let Pending { checkpoint, allow_missing, micro_steps, declined, is_inference } = pending;
         checkpoint.restore_optimizer(&mut self.module)?;
         if recipe.optimizer.is_none() && !declined && !recipe.is_evaluation {
             self.warnings.push(format!("{NOTHING_TRAINED}; give one, as --optimizer adamw:lr=1e-3"));
         }
         let compared = checkpoint.compare(&self.module, &allow_missing)?;
         self.warnings.extend(compared.warnings);
-        if recipe.is_evaluation {
+        if is_inference {
+            self.notes.push(inference_note(&self.module));
+            self.notes.extend(compared.said);
+        } else if recipe.is_evaluation {
             let loss = recipe.loss.as_ref().map_or("none".to_string(), ToString::to_string);
             self.notes.push(format!(
                 "evaluation of a forward model: {}; loss: {loss}; outputs: {}",
@@ -313,8 +354,9 @@ pub fn import_bytes(bytes: &[u8], options: &ImportOptions) -> Result<Import, Imp
     import_from(&bytes.into(), None, None, options)
 }
 
-/// Imports a plain graph from memory as it is, with nothing to train: inputs are fed, initializers are
-/// constants, outputs are results in the graph's order. Of `options` only the sizes of dimensions count.
+/// Imports a plain graph from memory as it is, node by node: inputs are fed, initializers are constants,
+/// outputs are results in the graph's order. Of `options` only the sizes of dimensions count. Tests of
+/// operators need that; [`Purpose::Inference`] is for models, whose weights it makes states.
 pub fn import_inference(bytes: &[u8], options: &ImportOptions) -> Result<Import, ImportError> {
     let mut source = Source::read(&bytes.into(), None, None, &options.dims)?;
     let mut import = inference::import(&mut source, &BTreeMap::new())?;
@@ -381,11 +423,14 @@ fn import_from(
     let artifacts = source.model.graph.nodes.iter().any(Node::is_accumulator);
     let forward = options.loss.is_some()
         || source.model.training.is_some()
+        || options.is_inference()
         || (options.has_recipe() && !step::recognises(&source));
     let mut import = match () {
         () if artifacts => training::import(&source, options)?,
         () if source.algorithm.is_some() => standard::import(&source, options)?,
-        () if forward && options.carry.is_empty() => forward::import(&mut source, options)?,
+        () if forward && (options.carry.is_empty() || options.is_inference()) => {
+            forward::import(&mut source, options)?
+        }
         () => step::import(&source, options)?,
     };
     import.warnings.splice(0..0, source.warnings());

@@ -165,7 +165,7 @@ impl<'a> Source<'a> {
             swept: Swept::default(),
             stops: BTreeSet::new(),
             sample_variance: false,
-            is_evaluation: options.is_evaluation,
+            is_evaluation: options.is_evaluation(),
             model: &self.model,
             order: &self.order,
             find: registry::find,

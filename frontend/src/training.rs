@@ -90,6 +90,7 @@ pub(crate) fn import(source: &Source<'_>, options: &ImportOptions) -> Result<Imp
         allow_missing: options.allow_missing.clone(),
         micro_steps: options.accumulate,
         declined: false,
+        is_inference: false,
     };
     Ok(Import { module, recipe, notes, warnings, pending })
 }

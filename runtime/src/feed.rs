@@ -10,7 +10,7 @@
 //! micro-step takes a batch.
 
 mod array;
-mod legal;
+pub(crate) mod legal;
 mod npy;
 mod order;
 mod pipe;
@@ -166,14 +166,11 @@ impl Feeder {
         }
         alike(&tables, options)?;
         not_paired(&tables, &fixed, &wanted)?;
+        let missing = wanted.keys().filter(|name| !given.contains_key(*name));
         let mut feeder = Feeder {
             inputs: Vec::new(),
             tables,
-            synthetic: wanted
-                .keys()
-                .filter(|name| !given.contains_key(*name))
-                .map(ToString::to_string)
-                .collect(),
+            synthetic: missing.map(ToString::to_string).collect(),
             jobs,
             rates,
             done: options.done,
@@ -415,8 +412,7 @@ fn given<'o>(
     if !missing.is_empty() && !options.synthetic {
         let first = wanted.keys().find(|name| !files.contains_key(*name)).copied().unwrap_or_default();
         return Err(Error::Usage(format!(
-            "there is no data for {}; give it, as --input {first}=@{first}.npy, or train on made-up data \
-             with \
+            "there is no data for {}; give it, as --input {first}=@{first}.npy, or run on made-up data with \
              --synthetic",
             missing.join(", ")
         )));

@@ -19,6 +19,7 @@ mod progress;
 mod run;
 mod saves;
 mod schedule;
+pub mod serve;
 mod session;
 mod shadow;
 mod stage;

@@ -177,7 +177,8 @@ pub struct Report {
     pub verified: bool,
     /// Whether [`Watch::should_stop`] ended the run early.
     pub interrupted: bool,
-    /// Of a plan that evaluates, the mean over the steps of each output that is one float.
+    /// Of a plan that evaluates and is not for inference, the mean over the steps of each output that is one
+    /// float.
     pub means: Vec<(String, f32)>,
     /// Calls that a GPU's libraries refused, so that generated kernels ran instead.
     pub refused: Vec<RefusedCall>,
@@ -269,6 +270,7 @@ fn whole_run(
     let initial = initial(file, options, watch)?;
     let feed = feed_options(options, &initial, carried.as_deref());
     let mut feeder = Feeder::new(plan, &program, &feed)?;
+    check_options(&feeder, options)?;
     let most = steps_to_run(&feeder, options, plan.meta.is_evaluation(), initial.step())?;
     let pass = feeder.pass(0).filter(|_| options.epochs.is_some()).map(|(steps, _)| steps);
     let save = options.save.as_deref();
@@ -278,9 +280,6 @@ fn whole_run(
     let outputs = output::find(plan, &options.outputs, "--output")?;
     let collected = output::find(plan, &options.collect, "--collect")?;
     tell_about_data(&feeder, evaluation.as_ref(), options, watch)?;
-    if feeder.is_stream() && options.verify {
-        return Err(Error::Usage("--verify reads the data twice, which a pipe cannot be".to_owned()));
-    }
     let synthetic = feeder.synthetic().to_vec();
     saves::check_names(options, feeder.jobs(), initial.step(), most)?;
     try_files(plan, feeder.jobs(), options)?;
@@ -349,6 +348,14 @@ fn load(session: &mut Session<'_>, plan: &Plan, carried: Option<&Carried>) -> Re
         Some(carried) => session.reload(&mut |state, bytes| carried.write(plan, state, bytes)),
         None => session.load(),
     }
+}
+
+/// Refuses options that do not go with the plan's data.
+fn check_options(feeder: &Feeder, options: &RunOptions) -> Result<(), Error> {
+    if feeder.is_stream() && options.verify {
+        return Err(Error::Usage("--verify reads the data twice, which a pipe cannot be".to_owned()));
+    }
+    Ok(())
 }
 
 /// Note on the error of the collected outputs, where it is not the one that ends the run.

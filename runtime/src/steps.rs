@@ -81,7 +81,8 @@ impl<'a> Steps<'a> {
         }
         let plan = trace.file.plan();
         let saves = Saves::new(options, plan);
-        let sums = plan.meta.is_evaluation().then(|| Sums::of(plan, &program.types.outputs));
+        let has_means = plan.meta.is_evaluation() && !plan.meta.is_inference();
+        let sums = has_means.then(|| Sums::of(plan, &program.types.outputs));
         Ok(Steps { options, program, trace, most, done: 0, saves, collectors, evaluation, sums })
     }
 

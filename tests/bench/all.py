@@ -43,6 +43,8 @@ def runs(args):
         "gradients": (["gradients.py", *few], [], ["numpy", "onnx", "onnxruntime", "safetensors"]),
         "training": (["training.py"], ["--only", "LSTM"], ["torch", "transformers", "safetensors", "onnx"]),
         "fusion": (["fusion.py"], ["--only", "cnn_bn"], []),
+        "serve": (["serve.py"], ["--seconds", "2"], []),
+        "inference": (["inference.py"], ["--only", "resnet50", "--effort", "0"], []),
         "costs-gpu": (["costs.py", "gpu"], [], []),
         "costs-cpu": (["costs.py", "cpu", out / "profiles"], None, []),
         "corpus": (["corpus.py", args.corpus, "--run"], ["--only", "tiny"], []),

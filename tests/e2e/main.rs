@@ -9,6 +9,8 @@ mod alloc;
 #[path = "../../runtime/tests/run/arena.rs"]
 mod arena;
 mod cli;
+#[path = "../../runtime/tests/serve/client.rs"]
+mod client;
 mod copies;
 mod damage;
 mod devices;
@@ -17,6 +19,7 @@ mod gpu;
 mod handling;
 mod hold;
 mod host;
+mod inference;
 mod jobs;
 #[path = "../../runtime/tests/run/mock.rs"]
 mod mock;
@@ -28,6 +31,7 @@ mod planning;
 mod problems;
 mod recipes;
 mod serve;
+mod serving;
 #[path = "../../runtime/tests/run/signal.rs"]
 mod signal;
 mod support;

@@ -97,6 +97,7 @@ const HOMES: &[(&str, &[&str])] = &[
     ("cudarc", &["memc-gpu"]),
     ("egg", &["memc-passes"]),
     ("gemm", &["memc-kernels"]),
+    ("httparse", &["memc-runtime"]),
     ("libloading", &["memc-gpu"]),
     ("onnx-protobuf", &["memc-frontend"]),
     ("prost", &["memc-plan"]),

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use memc::{Error, Job, Workload};
-use memc_frontend::{ImportOptions, read_parameter_names};
+use memc_frontend::{ImportOptions, Purpose, read_parameter_names};
 use memc_ir::attr::F32;
 use memc_ir::recipe::{Loss, OptimizerSpec};
 
@@ -73,6 +73,10 @@ pub(crate) struct ImportArgs {
     /// taken and change nothing
     #[arg(long)]
     pub(crate) evaluation: bool,
+    /// Compute a forward model's outputs alone, with frozen weights, as a model that is served: no loss, no
+    /// labels, otherwise as --evaluation
+    #[arg(long, conflicts_with = "evaluation")]
+    pub(crate) inference: bool,
     /// Seed of dropout and of random initial values
     #[arg(
         hide_short_help = true,
@@ -172,7 +176,11 @@ impl ImportArgs {
             rate_factors: import.lr_mult,
             stop_gradient: import.stop_gradient,
             keep_outputs: import.keep_output,
-            is_evaluation: import.evaluation,
+            purpose: match (import.evaluation, import.inference) {
+                (_, true) => Purpose::Inference,
+                (true, false) => Purpose::Evaluation,
+                (false, false) => Purpose::Training,
+            },
             seed: import.seed,
         })
     }

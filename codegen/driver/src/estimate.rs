@@ -93,9 +93,11 @@ fn distinct_sizes(p: &Problem) -> usize {
     p.numbers.tensors.values().map(|t| t.size).collect::<BTreeSet<u64>>().len()
 }
 
-/// Elements of all parameters, trained and frozen.
+/// Elements of all parameters that are trained, or where none is, of all that are frozen.
 fn parameters(p: &Problem) -> u64 {
-    let params = p.module.states.values().filter(|s| s.role == Role::Param);
+    let trains = p.module.states.values().any(|s| s.role == Role::Param);
+    let role = if trains { Role::Param } else { Role::Frozen };
+    let params = p.module.states.values().filter(|s| s.role == role);
     params.map(|s| p.module.values[s.value].ty.numel()).sum()
 }
 

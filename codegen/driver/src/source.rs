@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 
-use memc_frontend::{Import, ImportError, ImportOptions};
+use memc_frontend::{Import, ImportError, ImportOptions, Purpose};
 use memc_ir::attr::F32;
 use memc_ir::{Module, Phase, print_diags, verify};
 use memc_passes::graph::memory::{self, counts, saved_bytes};
@@ -11,7 +11,7 @@ use memc_passes::{
     DeviceProfile, FAST_PIPELINE, FUSE_PIPELINE, Fired, GRAPH_PIPELINE, Kernels, LEAN_PIPELINE,
     MEMORY_PIPELINE, PROFILES, PassCx, PassError, Pipeline, training,
 };
-use memc_plan::EVALUATION;
+use memc_plan::{EVALUATION, INFERENCE};
 use memc_planner::Formulation;
 use rayon::prelude::*;
 use serde::Serialize;
@@ -301,8 +301,10 @@ fn recorded(import: &ImportOptions) -> Vec<(String, String)> {
     out.extend(import.rate_factors.iter().map(|(g, f)| ("lr-mult".to_string(), format!("{g}={:?}", f.0))));
     out.extend(import.stop_gradient.iter().map(|g| ("stop-gradient".to_string(), g.clone())));
     out.extend(import.keep_outputs.iter().map(|g| ("keep-output".to_string(), g.clone())));
-    if import.is_evaluation {
-        out.push((EVALUATION.into(), "true".into()));
+    match import.purpose {
+        Purpose::Training => {}
+        Purpose::Evaluation => out.push((EVALUATION.into(), "true".into())),
+        Purpose::Inference => out.push((INFERENCE.into(), "true".into())),
     }
     if import.seed != 0 {
         out.push(("seed".into(), import.seed.to_string()));
@@ -340,7 +342,8 @@ impl Source {
                 }
                 "stop-gradient" => import.stop_gradient.push(value.clone()),
                 "keep-output" => import.keep_outputs.push(value.clone()),
-                EVALUATION => import.is_evaluation = true,
+                EVALUATION => import.purpose = Purpose::Evaluation,
+                INFERENCE => import.purpose = Purpose::Inference,
                 "seed" => import.seed = value.parse().map_err(|_| bad())?,
                 FORMULATION | NO_FUSE => {}
                 _ => return Err(bad()),

@@ -19,8 +19,8 @@ pub use error::PlanError;
 pub use file::{PAGE, PlanFile};
 pub use memc_ir::{Slice, Space, Stream};
 pub use model::{
-    Action, Claims, Command, DATA_ALIGN, EVALUATION, Feed, Init, Input, JOB, Kernel, Meta, Output, Plan,
-    Queue, State, StateRole, jobs,
+    Action, Claims, Command, DATA_ALIGN, EVALUATION, Feed, INFERENCE, Init, Input, JOB, Kernel, Meta, Output,
+    Plan, Queue, State, StateRole, jobs,
 };
 pub use query::{Counts, Section};
 pub use role::{UnknownRole, output_role};

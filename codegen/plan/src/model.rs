@@ -70,6 +70,9 @@ pub struct Meta {
 /// Name of the import option of plans that evaluate a model.
 pub const EVALUATION: &str = "evaluation";
 
+/// Name of the import option of plans that compute a model's outputs alone.
+pub const INFERENCE: &str = "inference";
+
 /// Name of the import option that tells a job of a plan of several: `name:steps`. The options of a job have
 /// its name and a slash in front, as have its tensors, inputs and outputs.
 pub const JOB: &str = "job";
@@ -83,9 +86,19 @@ pub fn jobs(options: &[(String, String)]) -> impl Iterator<Item = (&str, u32)> {
 }
 
 impl Meta {
-    /// Whether the step evaluates a model and changes no state.
+    /// Whether the step is of one model that it evaluates, with a loss or without, and changes no state.
     pub fn is_evaluation(&self) -> bool {
-        self.options.iter().any(|(name, _)| name == EVALUATION)
+        self.options.iter().any(|(name, _)| name == EVALUATION || name == INFERENCE)
+    }
+
+    /// Whether the step computes outputs alone, of the model or of every job.
+    pub fn is_inference(&self) -> bool {
+        let records = |option: &str| self.options.iter().any(|(name, _)| name == option);
+        let mut jobs = jobs(&self.options).peekable();
+        match jobs.peek() {
+            None => records(INFERENCE),
+            Some(_) => jobs.all(|(job, _)| records(&format!("{job}/{INFERENCE}"))),
+        }
     }
 }
 

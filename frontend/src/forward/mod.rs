@@ -23,7 +23,7 @@ use crate::error::{ImportError, some_of};
 use crate::initial::{Initial, made_up};
 use crate::model::Node;
 use crate::source::Source;
-use crate::{Import, ImportOptions, Pending, step, training};
+use crate::{Import, ImportOptions, Pending, Purpose, step, training};
 
 /// Imports a forward model.
 ///
@@ -41,8 +41,10 @@ pub(crate) fn import(source: &mut Source<'_>, options: &ImportOptions) -> Result
     let sizes: BTreeMap<&str, usize> =
         found.list.iter().filter(|p| p.role == Role::Param).map(|p| (p.name, p.ty.rank())).collect();
     notes.extend(lost::restored(source));
-    let mut warnings = if options.is_evaluation { Vec::new() } else { lost::warnings(source, &sizes) };
-    warnings.extend(lost::constants(&found.constants));
+    let mut warnings = if options.is_evaluation() { Vec::new() } else { lost::warnings(source, &sizes) };
+    if !options.is_inference() {
+        warnings.extend(lost::constants(&found.constants));
+    }
     warnings.append(&mut found.told.warnings);
     notes.append(&mut found.told.notes);
     if found.invented > 0 {
@@ -50,29 +52,36 @@ pub(crate) fn import(source: &mut Source<'_>, options: &ImportOptions) -> Result
     }
     let mut step = Step::new(source, options, found)?;
     notes.extend(unread(source, &step));
-    for micro in 0..if options.is_evaluation { 1 } else { options.accumulate } {
+    for micro in 0..if options.is_evaluation() { 1 } else { options.accumulate } {
         step.micro_step(micro)?;
     }
     warnings.extend(step.cx.warnings());
-    warnings.extend(random_evaluation(&step.cx));
-    let optimizer = options.optimizer.as_ref().filter(|_| !options.no_optimizer && !options.is_evaluation);
+    warnings.extend(random_evaluation(&step.cx, options));
+    let optimizer = options.optimizer.as_ref().filter(|_| !options.no_optimizer && !options.is_evaluation());
     let mut optimizer = optimizer.and_then(Optimizer::of);
     if let Some(optimizer) = &mut optimizer {
         optimizer.groups = groups::find(&step.cx.module, options, &mut notes)?;
+    }
+    if options.is_inference() {
+        step.keep(&kept)?;
     }
     let pending = Pending {
         checkpoint: checkpoint.unwrap_or_default(),
         allow_missing: options.allow_missing.clone(),
         micro_steps: options.accumulate,
         declined: options.no_optimizer || options.optimizer.is_some(),
+        is_inference: options.is_inference(),
     };
-    let (reduction, is_evaluation) = (options.reduction(), options.is_evaluation);
+    let (reduction, is_evaluation) = (options.reduction(), options.is_evaluation());
     let recipe = Some(Recipe { loss, kept, is_evaluation, reduction, optimizer });
     Ok(Import { module: step.finish(), recipe, notes, warnings, pending })
 }
 
-/// The loss, when the options fit a forward model. An evaluation need not have one.
+/// The loss, when the options fit a forward model. An evaluation need not have one, inference has none.
 fn wanted_loss<'o>(source: &Source<'_>, options: &'o ImportOptions) -> Result<Option<&'o Loss>, ImportError> {
+    if options.is_inference() {
+        return Ok(None);
+    }
     let no = |what: &str| {
         Err(ImportError::Usage(format!(
             "{what}, but the model is a forward model; give --optimizer adamw:lr=1e-3"
@@ -84,7 +93,7 @@ fn wanted_loss<'o>(source: &Source<'_>, options: &'o ImportOptions) -> Result<Op
     if let Some((from, to)) = options.carry.first() {
         return no(&format!("--carry {from}={to} is given"));
     }
-    if options.loss.is_some() || options.is_evaluation {
+    if options.loss.is_some() || options.is_evaluation() {
         return Ok(options.loss.as_ref());
     }
     let outputs: Vec<&str> = source.model.graph.outputs.iter().map(|o| o.name.as_str()).collect();
@@ -99,7 +108,7 @@ fn wanted_loss<'o>(source: &Source<'_>, options: &'o ImportOptions) -> Result<Op
 fn kept_outputs(source: &Source<'_>, options: &ImportOptions) -> Result<Vec<String>, ImportError> {
     let names: Vec<&str> = source.model.graph.outputs.iter().map(|o| o.name.as_str()).collect();
     if options.keep_outputs.is_empty() {
-        let all = names.iter().filter(|_| options.is_evaluation);
+        let all = names.iter().filter(|_| options.is_evaluation());
         return Ok(all.map(ToString::to_string).collect());
     }
     let mut kept: BTreeSet<&str> = BTreeSet::new();
@@ -130,11 +139,15 @@ fn unread(source: &Source<'_>, step: &Step<'_>) -> Option<String> {
 }
 
 /// Warning about an evaluation that draws random numbers otherwise than by dropout.
-fn random_evaluation(cx: &Context<'_>) -> Option<String> {
+fn random_evaluation(cx: &Context<'_>, options: &ImportOptions) -> Option<String> {
+    let (what, flag) = match options.purpose {
+        Purpose::Inference => ("inference", "--inference"),
+        _ => ("evaluation", "--evaluation"),
+    };
     (cx.is_evaluation && cx.streams > 0).then(|| {
         format!(
-            "the evaluation draws random tensors ({} in the graph), as of stochastic depth; to evaluate \
-             without them, export model.eval() and compile that with --evaluation",
+            "the {what} draws random tensors ({} in the graph), as of stochastic depth; to evaluate \
+             without them, export model.eval() and compile that with {flag}",
             cx.streams
         )
     })
@@ -200,7 +213,7 @@ impl<'a> Step<'a> {
     ) -> Result<Step<'a>, ImportError> {
         let mut cx = source.context(options);
         let stops = stops(source, options)?;
-        if !options.is_evaluation {
+        if !options.is_evaluation() {
             cx.stops = stops;
         }
         cx.sample_variance = source.model.producer.starts_with("pytorch");
@@ -210,19 +223,19 @@ impl<'a> Step<'a> {
             current.insert(p.name, cx.module.states[state].value);
             match (p.role, found.updates.get(p.name)) {
                 (Role::Param, _) => trained = true,
-                (_, Some(next)) if !options.is_evaluation => statistics.push((p.name, *next, state)),
+                (_, Some(next)) if !options.is_evaluation() => statistics.push((p.name, *next, state)),
                 _ => {}
             }
         }
         let chosen = options.freeze.first().map(|f| format!("--freeze {f}"));
         let chosen = chosen.or_else(|| options.trainable.first().map(|t| format!("--trainable {t}")));
-        if let Some(flag) = chosen.filter(|_| !trained && !options.is_evaluation) {
+        if let Some(flag) = chosen.filter(|_| !trained && !options.is_evaluation()) {
             return Err(ImportError::Usage(format!(
                 "{flag} leaves no parameter to train; the model has {}",
                 some_of(&current.keys().collect::<Vec<_>>())
             )));
         }
-        if !trained && !options.is_evaluation {
+        if !trained && !options.is_evaluation() {
             if step::recognises(source) {
                 options.no_recipe(
                     "the model has no parameter of its own and looks like a one-file training step, which \
@@ -270,6 +283,17 @@ impl<'a> Step<'a> {
             self.current.insert(name, value);
         }
         self.cx.share(&mut self.constants);
+        Ok(())
+    }
+
+    /// Leaves the outputs of these names alone.
+    fn keep(&mut self, kept: &[String]) -> Result<(), ImportError> {
+        let outputs = &mut self.cx.module.outputs;
+        outputs.retain(|output| kept.contains(&output.name));
+        if outputs.is_empty() {
+            let text = "the model has no output that is a tensor, so that there is nothing to compute";
+            return Err(ImportError::Unsupported(text.into()));
+        }
         Ok(())
     }
 

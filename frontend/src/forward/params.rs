@@ -104,12 +104,13 @@ pub(super) fn find<'a>(
     let fixed = |name: &str| statistics.contains(name) || statistic(name) || !uses.values.contains(name);
     let filter = Filter::new(options, &found, fixed)?;
     guessed.retain(|(name, ..)| !fixed(name) && filter.silent(name));
-    if !options.is_evaluation {
+    if !options.is_evaluation() {
         out.told.warnings.extend(doubts(source, &guessed));
     }
     for Found { name, ty, parameter } in found {
         let role = match () {
-            () if out.updates.contains_key(name) && options.is_evaluation => Role::Frozen,
+            () if options.is_inference() => Role::Frozen,
+            () if out.updates.contains_key(name) && options.is_evaluation() => Role::Frozen,
             () if out.updates.contains_key(name) => Role::Buffer,
             () if parameter && ty.dtype.is_float() && !fixed(name) && filter.trains(name) => Role::Param,
             () => Role::Frozen,
@@ -127,7 +128,7 @@ pub(super) fn find<'a>(
         out.list.push(Persistent { name, ty, role, init });
     }
     out.told.notes = filter.notes;
-    if !options.is_evaluation {
+    if !options.is_evaluation() {
         out.told.notes.extend(roles.unsaid(&options.trainable, &options.freeze));
     }
     Ok(out)

@@ -1,6 +1,7 @@
 //! The command line of `memrun`.
 
 use std::{
+    net::SocketAddr,
     path::{Path, PathBuf},
     str::FromStr,
     time::Duration,
@@ -12,6 +13,7 @@ use memc_ir::{Bytes, ParseError};
 use memc_runtime::{
     DeviceName, Epochs, Error, EvaluationOptions, InputSource, ProfileOptions, Rate, RunOptions, Stages,
     TuneOptions, cpu,
+    serve::{ServeOptions, ServedPlan},
 };
 use memc_support::{check_clash, is_same_file};
 
@@ -37,6 +39,8 @@ Examples:
   memrun profile model.plan -o cpu.json kernel times, for memc --device cpu.json
   memrun profile model.plan --device cuda --keep        for memc on this machine
   memrun tune model.plan --device cuda  fastest algorithms of a GPU's libraries, kept in the plan
+  memrun serve model.plan --http 127.0.0.1:8000
+                                        outputs of an inference plan, over HTTP
   memrun devices                        CPU, GPUs, CUDA's libraries
 
 Arrays from an .npz file, such as models/mlp_s/reference.npz of memc:
@@ -55,7 +59,8 @@ Exit codes:
   8 device fails          9 loss not finite        70 internal error
   74 input or output      130 interrupted";
 
-/// Runs a plan that memc compiled: training steps within a fixed amount of device memory.
+/// Runs a plan that memc compiled: steps of training, evaluation or inference within a fixed amount of device
+/// memory.
 #[derive(Debug, Parser)]
 #[command(name = "memrun", version = VERSION, after_long_help = EXAMPLES, after_help = MORE)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
@@ -77,7 +82,7 @@ pub(crate) struct Cli {
     /// Data of an input; may be repeated: a .npy array, a folder of them, a pipe, or a file of token numbers
     #[arg(long = "input", value_name = "NAME=@FILE.npy")]
     inputs: Vec<NamedInput>,
-    /// Train on made-up data where an input has none
+    /// Make up data where an input has none
     #[arg(long)]
     synthetic: bool,
     /// Write an output of the last step, in numpy's format; may be repeated. Gradients are outputs of plans
@@ -182,6 +187,8 @@ pub(crate) enum Command {
     /// Measure the algorithms that a GPU's libraries have for a plan's products and convolutions, and keep
     /// the fastest in the plan
     Tune(Tune),
+    /// Answer requests for the outputs of inference plans over HTTP
+    Serve(Serve),
     /// Show the devices and CUDA's libraries, and what is lost where one is missing
     Devices(Devices),
 }
@@ -251,6 +258,112 @@ pub(crate) struct Tune {
     /// Print one JSON object
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = SERVE)]
+pub(crate) struct Serve {
+    /// Plans that `memc compile --inference` wrote, each of one model or of several jobs
+    #[arg(value_name = "[NAME=]model.plan", required = true, value_parser = served)]
+    plans: Vec<ServedPlan>,
+    /// Address to listen on; port 0 lets the system choose one
+    #[arg(long, value_name = "ADDRESS:PORT", required_unless_present = "socket")]
+    http: Option<SocketAddr>,
+    /// Let other machines connect: the server knows no passwords
+    #[arg(long, requires = "http")]
+    allow_remote: bool,
+    /// Unix socket to listen on
+    #[arg(long, value_name = "PATH")]
+    socket: Option<PathBuf>,
+    /// Weights of a plan, as safetensors; repeatable where plans have names
+    #[arg(long, value_name = "[NAME=]FILE", value_parser = init)]
+    init: Vec<(Option<String>, PathBuf)>,
+    /// Milliseconds that a request waits for others to fill its batch
+    #[arg(long, value_name = "MS", default_value_t = 2,
+        value_parser = clap::value_parser!(u64).range(..=60_000))]
+    max_delay: u64,
+    /// Requests of a model that may wait; others get 429
+    #[arg(long, value_name = "N", default_value_t = 256,
+        value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
+    queue: u32,
+    /// Largest body of a request; others get 413
+    #[arg(long, value_name = "SIZE", default_value = "32M", value_parser = host_memory)]
+    max_body: u64,
+    /// Take requests of exactly the plan's shapes, one at a time
+    #[arg(long)]
+    no_batching: bool,
+    /// Device memory that all plans may take together
+    #[arg(long, value_name = "SIZE", value_parser = host_memory)]
+    gpu_mem: Option<u64>,
+    /// Host memory that the host arenas of all plans may take together
+    #[arg(long, value_name = "SIZE", value_parser = host_memory)]
+    host_mem: Option<u64>,
+    /// Device of all plans: cpu, cuda, or cuda:N for the GPU with a number of `memrun devices`
+    #[arg(long, value_name = "DEVICE", default_value = "cpu", value_parser = device)]
+    device: DeviceName,
+    /// Threads for kernels of each plan [default: as many as the machine has]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=4096))]
+    threads: Option<u16>,
+    #[command(flatten)]
+    libraries: Libraries,
+}
+
+const SERVE: &str = "\
+Examples:
+  memrun serve resnet.plan --http 127.0.0.1:8000
+  memrun serve a=a.plan b=b.plan --http 127.0.0.1:8000 --gpu-mem 2G --queue 64
+  curl 127.0.0.1:8000/v2/models/a
+  curl 127.0.0.1:8000/v2/models/a/infer -d '{\"inputs\": [{\"name\": \"x\", \"datatype\": \"FP32\",
+    \"shape\": [1, 2], \"data\": [0.5, 1]}]}'
+The protocol is the Open Inference Protocol (KServe v2); /metrics has figures for Prometheus.";
+
+/// Parses `[NAME=]PLAN`.
+fn served(text: &str) -> Result<ServedPlan, &'static str> {
+    let (name, path) = match text.split_once('=') {
+        Some((name, path)) if !Path::new(text).exists() => (Some(name.to_owned()), path),
+        _ => (None, text),
+    };
+    if path.is_empty() {
+        Err("expected NAME=PLAN")
+    } else {
+        Ok(ServedPlan { name, path: path.into(), init: None })
+    }
+}
+
+/// Parses `[NAME=]FILE`.
+fn init(text: &str) -> Result<(Option<String>, PathBuf), &'static str> {
+    served(text).map(|plan| (plan.name, plan.path))
+}
+
+impl Serve {
+    /// The server that the command line asks for.
+    pub(crate) fn options(&self) -> Result<ServeOptions, Error> {
+        let mut plans = self.plans.clone();
+        for (name, path) in &self.init {
+            let is_meant = |plan: &&mut ServedPlan| plan.name == *name || name.is_none();
+            let mut meant = plans.iter_mut().filter(is_meant);
+            let (Some(plan), None) = (meant.next(), meant.next()) else {
+                let text = "of several plans, name the one that it is for: NAME=PLAN and --init NAME=FILE";
+                return Err(Error::Usage(format!("--init {}: {text}", path.display())));
+            };
+            plan.init = Some(path.clone());
+        }
+        Ok(ServeOptions {
+            plans,
+            http: self.http,
+            allow_remote: self.allow_remote,
+            socket: self.socket.clone(),
+            max_delay: Duration::from_millis(self.max_delay),
+            queue: self.queue as usize,
+            max_body: usize::try_from(self.max_body).unwrap_or(usize::MAX),
+            batches: !self.no_batching,
+            gpu_mem: self.gpu_mem,
+            host_mem: self.host_mem,
+            device: self.device,
+            cpu: cpu::Options { threads: self.threads.map_or(0, usize::from), ..cpu::Options::default() },
+            libraries: self.libraries.options(),
+        })
+    }
 }
 
 /// Permissions of the libraries.

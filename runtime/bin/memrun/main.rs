@@ -6,6 +6,7 @@ mod info;
 mod interrupt;
 mod progress;
 mod report;
+mod serve;
 mod terminal;
 mod tune;
 mod usage;
@@ -53,6 +54,10 @@ fn execute(cli: &Cli) -> u8 {
                 report::not_measured(args.json, &error)
             })
         }
+        Some(Command::Serve(args)) => serve::execute(args, &line).unwrap_or_else(|error| {
+            line.close();
+            report::not_measured(false, &error)
+        }),
         Some(Command::Devices(args)) => {
             line.stage("looking for devices and libraries");
             let text = devices::describe(args.json);
@@ -84,6 +89,7 @@ fn replay(cli: &Cli, line: &Line) -> u8 {
     let stop = Arc::new(Stop::default());
     interrupt::end_after_step(stop.clone(), cli.save().is_some(), line);
     let mut progress = Progress::new(line.clone(), (!cli.json).then_some(cli.log_every), stop);
+    progress.infers = file.plan().meta.is_inference();
     if let Some(path) = &cli.metrics
         && let Err(error) = progress.measure_into(path, cli.resumes())
     {

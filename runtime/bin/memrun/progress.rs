@@ -25,6 +25,8 @@ pub(crate) struct Progress {
     pub(crate) asked: u64,
     /// Number of the first step.
     pub(crate) first: u64,
+    /// Whether the steps compute outputs alone, without a loss.
+    pub(crate) infers: bool,
     /// Of a plan of one model.
     pub(crate) losses: Vec<Option<f32>>,
     /// Of each job of a plan of several.
@@ -55,6 +57,7 @@ impl Progress {
             stop,
             asked: 0,
             first: 1,
+            infers: false,
             losses: Vec::new(),
             job_losses: BTreeMap::new(),
             step_ns: Vec::new(),
@@ -191,7 +194,7 @@ impl Watch for Progress {
             self.first = step;
             self.forget_from(step);
         }
-        self.measure(&metrics(done));
+        self.measure(&metrics(done, self.infers));
         self.losses.push(loss);
         for job in done.jobs.iter().filter(|job| !job.name.is_empty()) {
             self.job_losses.entry(job.name.clone()).or_default().push(job.loss);
@@ -206,7 +209,7 @@ impl Watch for Progress {
         let ends = self.step_ns.len() as u64 == self.asked;
         let printed = self.rows.is_some_and(|every| step == self.first || ends || step.is_multiple_of(every));
         if printed && self.unprinted == 0 {
-            self.unprinted = self.line.show(|| print(&row(done, step == self.first)));
+            self.unprinted = self.line.show(|| print(&row(done, step == self.first, self.infers)));
         }
         self.line.step(loss);
     }
@@ -229,9 +232,11 @@ impl Watch for Progress {
 }
 
 /// The row of a step, under the header if it is the first. Each of several jobs has a column for its loss.
-fn row(done: &Step, first: bool) -> String {
+/// Inference has no loss.
+fn row(done: &Step, first: bool, infers: bool) -> String {
     let name = |job: &JobStep| if job.name.is_empty() { "loss".to_owned() } else { job.name.clone() };
-    let names: Vec<String> = done.jobs.iter().map(name).collect();
+    let with_loss = if infers { &[] } else { &done.jobs[..] };
+    let names: Vec<String> = with_loss.iter().map(name).collect();
     let cells = |cells: &[String]| {
         let wide = |(cell, name): (&String, &String)| format!(" {cell:>0$}", name.len().max(14));
         cells.iter().zip(&names).map(wide).collect::<String>()
@@ -239,13 +244,16 @@ fn row(done: &Step, first: bool) -> String {
     let what = if done.jobs.len() > 1 { "round" } else { "step" };
     let header = if first { format!("{what:>8}{} {:>11}\n", cells(&names), "ms") } else { String::new() };
     let loss = |job: &JobStep| job.loss.map_or_else(|| "-".to_owned(), number);
-    let losses: Vec<String> = done.jobs.iter().map(loss).collect();
+    let losses: Vec<String> = with_loss.iter().map(loss).collect();
     format!("{header}{:>8}{} {:>11.3}\n", done.number, cells(&losses), done.ns as f64 / 1e6)
 }
 
 /// The metrics of a step, or of each job's last step in a round.
-fn metrics(done: &Step) -> Value {
+fn metrics(done: &Step, infers: bool) -> Value {
     let of = |job: &JobStep| {
+        if infers {
+            return json!({"step": job.step, "epoch": job.epoch});
+        }
         json!({
             "step": job.step,
             "epoch": job.epoch,

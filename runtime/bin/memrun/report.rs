@@ -31,7 +31,7 @@ pub(crate) fn done(cli: &Cli, file: &PlanFile, progress: &Progress, report: &Rep
         object.insert("interrupted".to_owned(), json!(report.interrupted));
         object.insert("saved".to_owned(), json!(progress.saved));
         object.insert("refused".to_owned(), report.refused.iter().map(refused).collect());
-        if file.plan().meta.is_evaluation() {
+        if file.plan().meta.is_evaluation() && !progress.infers {
             object.insert("means".to_owned(), means_json(&report.means));
         }
         return print(&format!("{}\n", Value::Object(object))).max(progress.missing());
@@ -85,6 +85,9 @@ fn refused(call: &RefusedCall) -> Value {
 /// Report of an interrupted run, and of the files that it leaves.
 fn interrupted(cli: &Cli, report: &Report, progress: &Progress) -> String {
     let done = format!("interrupted after {} of {}", report.steps, counted(progress.asked, "step"));
+    if progress.infers && cli.save().is_none() {
+        return done;
+    }
     match (&progress.saved, cli.save()) {
         (Some(path), _) => {
             let path = path.display();
@@ -189,19 +192,23 @@ fn results(file: &PlanFile, progress: &Progress) -> Map<String, Value> {
     object.insert("gpu_mem_bytes".to_owned(), json!(file.plan().meta.budget_bytes));
     object.insert("steps".to_owned(), json!(progress.step_ns.len()));
     object.insert("steps_asked".to_owned(), json!(progress.asked));
-    object.insert("first_step_not_finite".to_owned(), json!(progress.not_finite));
     object.insert("first_step".to_owned(), json!(progress.first));
-    let losses: Vec<Value> = progress.losses.iter().flatten().map(|loss| number(*loss)).collect();
-    object.insert("losses".to_owned(), Value::Array(losses));
-    if !progress.job_losses.is_empty() {
+    if !progress.infers {
+        object.insert("first_step_not_finite".to_owned(), json!(progress.not_finite));
+        let losses: Vec<Value> = progress.losses.iter().flatten().map(|loss| number(*loss)).collect();
+        object.insert("losses".to_owned(), Value::Array(losses));
+    }
+    if !progress.job_losses.is_empty() && !progress.infers {
         let of = |(job, losses): (&String, &Vec<Option<f32>>)| {
             let losses: Vec<Value> = losses.iter().flatten().map(|loss| number(*loss)).collect();
             (job.clone(), json!({"losses": losses}))
         };
         object.insert("jobs".to_owned(), Value::Object(progress.job_losses.iter().map(of).collect()));
     }
-    let evaluation = |(step, means): &(u64, _)| json!({"step": step, "means": means_json(means)});
-    object.insert("evaluations".to_owned(), progress.evaluations.iter().map(evaluation).collect());
+    if !progress.infers {
+        let evaluation = |(step, means): &(u64, _)| json!({"step": step, "means": means_json(means)});
+        object.insert("evaluations".to_owned(), progress.evaluations.iter().map(evaluation).collect());
+    }
     object.insert("step_ns".to_owned(), json!(progress.step_ns));
     if let Some(times) = progress.times() {
         object.insert("step_ns_median".to_owned(), json!(times.median));

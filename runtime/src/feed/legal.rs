@@ -14,14 +14,14 @@ use crate::{Error, Program};
 
 /// Legal values of an input.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Legal {
+pub(crate) struct Legal {
     range: Range<i64>,
     /// A value that is legal too.
     ignore: Option<i64>,
 }
 
 /// Legal values of the inputs that kernels read directly, by the index of the input.
-pub(super) fn of(plan: &Plan, program: &Program) -> BTreeMap<usize, Vec<Legal>> {
+pub(crate) fn of(plan: &Plan, program: &Program) -> BTreeMap<usize, Vec<Legal>> {
     let names: BTreeMap<&str, usize> =
         plan.inputs.iter().enumerate().map(|(i, input)| (input.name.as_str(), i)).collect();
     let mut out: BTreeMap<usize, Vec<Legal>> = BTreeMap::new();
@@ -68,6 +68,12 @@ pub(super) fn check(
     bytes: &[u8],
     step: u64,
 ) -> Result<(), Error> {
+    let wrong = first_wrong(legal, ty, bytes).map(|what| format!("input `{input}`: step {step}: {what}"));
+    wrong.map_or(Ok(()), |text| Err(Error::Data(text)))
+}
+
+/// The first value that no kernel would accept, in words.
+pub(crate) fn first_wrong(legal: &[Legal], ty: &TensorType, bytes: &[u8]) -> Option<String> {
     let value = |n: &[u8]| match (ty.dtype, n) {
         (DType::I32, &[a, b, c, d]) => Some(i64::from(i32::from_le_bytes([a, b, c, d]))),
         (DType::I64, &[a, b, c, d, e, f, g, h]) => Some(i64::from_le_bytes([a, b, c, d, e, f, g, h])),
@@ -77,14 +83,14 @@ pub(super) fn check(
         let numbers = bytes.chunks_exact(ty.dtype.bytes() as usize).map(value);
         let wrong = |v: &Option<i64>| v.is_some_and(|v| !range.contains(&v) && Some(v) != *ignore);
         let Some((at, Some(found))) = numbers.enumerate().find(|(_, v)| wrong(v)) else { continue };
-        return Err(Error::Data(format!(
-            "input `{input}`: step {step}: {found} at {} of {ty} is not within {} to {}",
+        return Some(format!(
+            "{found} at {} of {ty} is not within {} to {}",
             position(at as u64, &ty.shape),
             range.start,
             range.end.saturating_sub(1),
-        )));
+        ));
     }
-    Ok(())
+    None
 }
 
 /// `[1, 2]` for flat position `at`.
