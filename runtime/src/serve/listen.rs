@@ -100,18 +100,18 @@ impl Listener {
         })
     }
 
-    /// Connects once, so that a thread that waits for a client wakes up.
-    pub(super) fn wake(&self) {
-        // A listener that nobody can reach has nobody that waits long.
-        let _ = match self {
-            Listener::Tcp(_) => self.address().map(|mut address| {
+    /// Connects once, so that a thread that waits for a client wakes up; whether that worked. It does not
+    /// where the socket's file is gone.
+    pub(super) fn wake(&self) -> bool {
+        match self {
+            Listener::Tcp(_) => self.address().is_some_and(|mut address| {
                 if address.ip().is_unspecified() {
                     address.set_ip(std::net::Ipv4Addr::LOCALHOST.into());
                 }
-                TcpStream::connect_timeout(&address, TICK).map(drop)
+                TcpStream::connect_timeout(&address, TICK).is_ok()
             }),
-            Listener::Unix(_, path) => Some(UnixStream::connect(path).map(drop)),
-        };
+            Listener::Unix(_, path) => UnixStream::connect(path).is_ok(),
+        }
     }
 }
 

@@ -106,7 +106,10 @@ pub struct Server {
     app: Arc<App>,
     listeners: Vec<Arc<Listener>>,
     clients: Arc<Clients>,
+    /// Threads of plans.
     threads: Vec<JoinHandle<()>>,
+    /// Threads of listeners, in their order.
+    accepting: Vec<JoinHandle<()>>,
 }
 
 impl std::fmt::Debug for Listener {
@@ -142,14 +145,15 @@ impl Server {
         }
         let plans = engines.iter().map(|engine| (engine.models.clone(), engine.queues.clone())).collect();
         let app = Arc::new(App { plans, metrics, is_ending: AtomicBool::new(false) });
-        let mut server = Server { app, listeners, clients: Arc::default(), threads: Vec::new() };
+        let (threads, accepting) = Default::default();
+        let mut server = Server { app, listeners, clients: Arc::default(), threads, accepting };
         for (engine, plan) in engines.into_iter().zip(&options.plans) {
             server.load(engine, plan, options)?;
         }
         for listener in server.listeners.clone() {
             let (app, clients, max_body) = (server.app.clone(), server.clients.clone(), options.max_body);
             let accept = move || listen::accept(&listener, &app, &clients, max_body);
-            server.threads.push(spawn("listener", accept)?);
+            server.accepting.push(spawn("listener", accept)?);
         }
         Ok(server)
     }
@@ -203,7 +207,12 @@ impl Server {
 
     fn close(&mut self) {
         self.app.is_ending.store(true, Ordering::SeqCst);
-        self.listeners.iter().for_each(|listener| listener.wake());
+        for (listener, thread) in self.listeners.iter().zip(self.accepting.drain(..)) {
+            // A thread that cannot be woken is left to itself: it takes no client any more.
+            if listener.wake() {
+                drop(thread.join());
+            }
+        }
         self.app.plans.iter().for_each(|(_, queues)| queues.hurry());
         self.clients.wait();
         self.app.plans.iter().for_each(|(_, queues)| queues.close());

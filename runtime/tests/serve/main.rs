@@ -302,6 +302,9 @@ fn sockets_are_served() {
     assert_eq!(numbers(&reply).len(), 2 * NARROW);
     let again = Server::start(&options).unwrap_err();
     assert!(again.exit_code() == 2 && again.to_string().contains("there is a file already"), "{again}");
+    std::fs::remove_file(&path).unwrap();
+    server.end();
+    let server = Server::start(&options).unwrap();
     server.end();
     assert!(!path.exists());
 }
