@@ -44,7 +44,7 @@ fn enlarged(source: &Source) -> Result<(String, Option<String>), Error> {
     };
     let common = open(&source.import);
     let of_jobs = source.job.iter().zip(&source.jobs).flat_map(|(job, import)| {
-        let own = open(import).into_iter().skip(common.len());
+        let own = open(import).into_iter().filter(|dim| !common.contains(dim));
         own.map(|dim| (dim, Some(job.name.clone())))
     });
     let all: Vec<_> = common.iter().map(|dim| (dim.clone(), None)).chain(of_jobs).collect();

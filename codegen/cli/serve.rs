@@ -38,7 +38,7 @@ pub(crate) fn run(args: &Serve) -> Result<(), Failure> {
         save_every: args.save_every,
         threads: args.threads.into(),
     };
-    say(&format!("listening on {}; {} for all jobs", args.socket.display(), Bytes(options.budget)));
+    say(&format!("{} for all jobs", Bytes(options.budget)));
     // The first interrupt ends the round that runs and keeps the states.
     let _writing = Writing::begin();
     Ok(serve(options, Arc::new(read), &stopped, &|line| say(line))?)
@@ -87,15 +87,38 @@ fn submission(args: &Submit) -> Result<Request, Error> {
     Ok(Request::Submit(Box::new(Submission {
         job: job.name.clone(),
         model: absolute(&job.path),
-        options: args.options.clone(),
+        options: with_files(&args.options, &absolute),
+        swap_limit: job.swap_limit,
         steps_in_round: job.steps,
         inputs: args.inputs.clone(),
         synthetic: args.synthetic,
-        lr: args.lr.clone(),
+        lr: args.lr.as_ref().map(|rate| match rate.strip_prefix('@') {
+            Some(file) => format!("@{}", absolute(Path::new(file)).display()),
+            None => rate.clone(),
+        }),
         steps: args.steps,
         save: args.save.as_deref().map(absolute),
         folder,
     })))
+}
+
+/// The options of a model, with the file of names that `--parameters` may have under its whole path.
+fn with_files(options: &[String], absolute: &dyn Fn(&Path) -> PathBuf) -> Vec<String> {
+    let whole = |text: &str| match Path::new(text) {
+        path if path.is_file() => absolute(path).display().to_string(),
+        _ => text.to_owned(),
+    };
+    let mut before = "";
+    let mut out = Vec::new();
+    for word in options {
+        out.push(match word.strip_prefix("--parameters=") {
+            Some(file) => format!("--parameters={}", whole(file)),
+            None if before == "--parameters" => whole(word),
+            None => word.clone(),
+        });
+        before = word;
+    }
+    out
 }
 
 /// Sends a request and prints the state of all jobs.

@@ -64,7 +64,7 @@ fn append(round: &mut Module, part: Part<'_>) {
         }
         for output in &m.outputs {
             if let Some(value) = map[output.value.index()] {
-                let name = output_name(&name(&output.name), index);
+                let name = output_name(round, &name(&output.name), index);
                 round.outputs.push(Output { value, name, role: output.role });
             }
         }
@@ -77,9 +77,12 @@ fn append(round: &mut Module, part: Part<'_>) {
     }
 }
 
-/// Name of an output of a job's step, of which the first has no number.
-fn output_name(name: &str, index: u32) -> String {
-    if index == 0 { name.to_owned() } else { format!("{name}.{}", index + 1) }
+/// Name of an output of a job's step, of which the first has no number; a free one.
+fn output_name(round: &Module, name: &str, index: u32) -> String {
+    let is_free = |name: &String| round.outputs.iter().all(|output| output.name != *name);
+    let numbered = |number: u32| format!("{name}.{number}");
+    let first = (index == 0).then(|| name.to_owned()).filter(is_free);
+    first.or_else(|| (index + 1..).map(numbered).find(is_free)).unwrap_or_else(|| name.to_owned())
 }
 
 /// Appends a copy of an op on the values that `map` has for its operands.

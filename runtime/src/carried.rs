@@ -85,6 +85,12 @@ impl Carried {
         self.states.insert(state.name.clone(), (state.ty.clone(), bytes.to_vec()));
     }
 
+    /// Takes the states and steps that a run has left.
+    pub(crate) fn replace(&mut self, left: Carried) {
+        self.states.extend(left.states);
+        self.steps.extend(left.steps);
+    }
+
     /// Takes note of the steps that jobs have done after a number of rounds.
     pub(crate) fn stepped(&mut self, jobs: &[Job], rounds: u64) {
         self.steps.extend(jobs.iter().map(|job| (job.name.clone(), job.done(rounds))));

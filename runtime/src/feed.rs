@@ -533,10 +533,10 @@ fn rates_of(plan: &Plan, jobs: &[Job], options: &FeedOptions) -> Result<Vec<Rate
         let Some(at) = jobs.iter().position(|job| job.name == *name && !name.is_empty()) else {
             let known: Vec<&str> = jobs.iter().map(|job| job.name.as_str()).collect();
             let known = if known == [""] { "none".to_owned() } else { list(&known) };
-            return Err(Error::Usage(format!("--lr {name}=: the plan has no such job; it has {known}")));
+            return Err(Error::Usage(format!("--lr {name}/: the plan has no such job; it has {known}")));
         };
         if !defaults.contains_key(&at) {
-            return Err(Error::Usage(format!("--lr {name}=: the job takes no learning rate")));
+            return Err(Error::Usage(format!("--lr {name}/: the job takes no learning rate")));
         }
     }
     let mut out = Vec::new();

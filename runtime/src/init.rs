@@ -62,7 +62,9 @@ impl<'a> Initial<'a> {
                 known.map_err(|what| Error::Plan(format!("state `{}`: {what}", state.name)))?;
             }
         }
-        let before = resume.iter().flat_map(|file| file.before(&jobs::of(plan.plan()))).collect();
+        let jobs = jobs::of(plan.plan());
+        let before: Result<Vec<_>, Error> = resume.iter().map(|file| file.before(&jobs)).collect();
+        let before = before?.concat();
         Ok(Initial { plan, resume, overrides, before })
     }
 

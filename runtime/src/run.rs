@@ -555,12 +555,12 @@ fn finish(
     shadow: Option<(Shadow<'_>, &Program)>,
     plan: &Plan,
     save: Option<&Path>,
-    mut carried: Option<&mut Carried>,
+    carried: Option<&mut Carried>,
 ) -> Result<(), Error> {
-    let done = session.steps_done();
-    let jobs = session.feeder().jobs();
-    carried.iter_mut().for_each(|carried| carried.stepped(jobs, done));
-    let mut writer = save.map(|path| StateWriter::of_jobs(path, plan, jobs, done)).transpose()?;
+    let (done, jobs) = (session.steps_done(), session.feeder().jobs().to_vec());
+    let mut writer = save.map(|path| StateWriter::of_jobs(path, plan, &jobs, done)).transpose();
+    // States that cannot be written are carried on all the same, all of them or none.
+    let mut left = carried.as_ref().map(|_| Carried::default());
     let (mut shadow, program) = shadow.unzip();
     shadow.as_mut().map_or(Ok(()), Shadow::end)?;
     let mut compared = vec![false; plan.states.len()];
@@ -572,13 +572,22 @@ fn finish(
             verify::same("state", &entry.name, "at the end", ty, bytes, shadow.state(state))?;
             compared.iter_mut().skip(state).take(1).for_each(|seen| *seen = true);
         }
-        carried.iter_mut().for_each(|carried| carried.take(plan, state, bytes));
-        writer.as_mut().map_or(Ok(()), |writer| writer.put(state, bytes))
+        left.iter_mut().for_each(|left| left.take(plan, state, bytes));
+        if let Ok(Some(open)) = &mut writer
+            && let Err(error) = open.put(state, bytes)
+        {
+            writer = Err(error);
+        }
+        Ok(())
     })?;
+    if let (Some(carried), Some(mut left)) = (carried, left) {
+        left.stepped(&jobs, done);
+        carried.replace(left);
+    }
     if let Some((state, _)) = plan.states.iter().zip(&compared).find(|(s, seen)| is_variable(s) && !**seen)
         && shadow.is_some()
     {
         return Err(Error::Plan(format!("the plan's epilogue does not store `{}`", state.name)));
     }
-    writer.map_or(Ok(()), |writer| writer.finish(plan).map(drop))
+    writer?.map_or(Ok(()), |writer| writer.finish(plan).map(drop))
 }

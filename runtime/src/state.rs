@@ -183,15 +183,26 @@ impl StateFile {
     }
 
     /// Steps that jobs had done before the first round, by name.
-    pub(crate) fn before(&self, jobs: &[Job]) -> Vec<(String, u64)> {
+    ///
+    /// # Errors
+    /// [`Error::Data`] where a job has done fewer steps than the rounds have with these jobs.
+    pub(crate) fn before(&self, jobs: &[Job]) -> Result<Vec<(String, u64)>, Error> {
         if let Some(job) = &self.job {
-            return vec![(job.name.clone(), self.step)];
+            return Ok(vec![(job.name.clone(), self.step)]);
         }
-        let before = |(name, done): &(String, u64)| {
-            let job = jobs.iter().find(|job| job.name == *name)?;
-            Some((name.clone(), done.saturating_sub(job.done(self.step))))
-        };
-        self.job_steps.iter().filter_map(before).collect()
+        let mut before = Vec::new();
+        for (name, done) in &self.job_steps {
+            let Some(job) = jobs.iter().find(|job| job.name == *name) else { continue };
+            let Some(more) = done.checked_sub(job.done(self.step)) else {
+                return Err(Error::Data(format!(
+                    "{}: job {name} had other steps in a round when it was saved; go on from files of single \
+                     jobs, which --save '{EACH_JOB}.safetensors' writes",
+                    self.path.display()
+                )));
+            };
+            before.push((name.clone(), more));
+        }
+        Ok(before)
     }
 
     /// The name that a state of the plan has in the file; none where the state is another job's.

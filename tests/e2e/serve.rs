@@ -9,7 +9,7 @@ use memc_plan::PlanFile;
 use memc_runtime::{Carried, RunOptions, Step, Watch, run_carrying};
 use serde_json::Value;
 
-use crate::support::{adversarial, json, memc_command, memc_fails, memc_ok, number, saved};
+use crate::support::{adversarial, json, memc_command, memc_fails, memc_ok, number, put, saved};
 
 const CNN: &str = "models/cnn_bn/training_model.onnx";
 const CLIP: &str = "models/mlp_clip/training_model.onnx";
@@ -252,4 +252,29 @@ fn wrong_requests_are_refused() {
     let words = ["serve", "--device", "cpu", "--gpu-mem", "1M", "--socket", socket.to_str().unwrap()];
     let text = memc_fails(2, &[&words[..], &["--folder", folder.to_str().unwrap()]].concat());
     assert!(text.contains("another controller answers"), "{text}");
+}
+
+/// A job whose data is not there is refused; one that ends for its own reason fails by itself, and the others
+/// go on.
+#[test]
+fn a_job_without_its_data_fails_alone() {
+    let server = Server::start(need(CNN, "peak_bytes") + need(CLIP, "peak_bytes"));
+    server.submit("a", CNN, 2000);
+    server.wait_for(|state| number(job(state, "a"), "step") > 5);
+    let model = format!("b={CLIP}");
+    let missing = format!("input=@{}", server.path("missing.npy").display());
+    let submit = ["submit", "--job", &model, "--synthetic", "--steps", "10"];
+    let text = server.refused(&[&submit[..], &["--input", &missing]].concat());
+    assert!(text.contains("missing.npy"), "{text}");
+    // Three rates do not last for ten steps.
+    let mut header = "{'descr': '<f4', 'fortran_order': False, 'shape': (3,), }".to_owned();
+    header.push_str(&" ".repeat(128 - 10 - 1 - header.len()));
+    header.push('\n');
+    let rates = [b"\x93NUMPY\x01\x00\x76\x00", header.as_bytes(), &[0; 12]].concat();
+    let rates = put(server.folder.path(), "rates.npy", &rates);
+    server.ask(&[&submit[..], &["--lr", &format!("@{}", rates.display())]].concat());
+    let state = server.wait_for(|state| job(state, "b")["status"] == "failed");
+    assert!(job(&state, "b")["why"].as_str().unwrap().contains("3 rates"), "{state}");
+    server.wait_for(|state| job(state, "a")["status"] == "done");
+    assert!(saved(&server.path("a.st")) == alone(server.folder.path(), CNN, 2000));
 }

@@ -86,8 +86,10 @@ pub(crate) fn job_file(text: &str) -> Result<memc::JobFile, String> {
 /// A command line without the options of single jobs, and those of each.
 pub(crate) struct Split {
     pub(crate) rest: Vec<OsString>,
-    /// The options of each job, those for all in front.
-    jobs: Vec<Vec<OsString>>,
+    /// The options for all jobs.
+    common: Vec<Own>,
+    /// The options of each job alone.
+    jobs: Vec<Vec<Own>>,
     /// The options that a job may have.
     options: Command,
 }
@@ -104,8 +106,7 @@ pub(crate) fn split(program: &Command, line: impl Iterator<Item = OsString>) -> 
     let arguments = command.into_iter().flat_map(Command::get_arguments).filter(|arg| is_own(arg.get_id()));
     let options =
         Command::new("--job").no_binary_name(true).args_override_self(true).args(arguments.cloned());
-    let mut split = Split { rest: Vec::new(), jobs: Vec::new(), options };
-    let mut common = Vec::new();
+    let mut split = Split { rest: Vec::new(), common: Vec::new(), jobs: Vec::new(), options };
     let mut words = line.into_iter();
     while let Some(word) = words.next() {
         let text = word.to_string_lossy().into_owned();
@@ -115,7 +116,7 @@ pub(crate) fn split(program: &Command, line: impl Iterator<Item = OsString>) -> 
         };
         let (name, has_value) = long.split_once('=').map_or((long, false), |(name, _)| (name, true));
         if name == "job" {
-            split.jobs.push(common.clone());
+            split.jobs.push(Vec::new());
         }
         let option = split.options.get_arguments().find(|arg| arg.get_long() == Some(name));
         let Some(option) = option else {
@@ -125,32 +126,60 @@ pub(crate) fn split(program: &Command, line: impl Iterator<Item = OsString>) -> 
         let takes = matches!(option.get_action(), ArgAction::Set | ArgAction::Append) && !has_value;
         let words: Vec<OsString> =
             [Some(word), takes.then(|| words.next()).flatten()].into_iter().flatten().collect();
+        let own = Own { subject: subject(name, &words), words };
         match split.jobs.last_mut() {
-            Some(job) => job.extend(words),
+            Some(job) => job.push(own),
             None => {
-                common.extend(words.clone());
-                split.rest.extend(words);
+                split.rest.extend(own.words.clone());
+                split.common.push(own);
             }
         }
     }
     split
 }
 
+/// An option on the command line.
+#[derive(Clone)]
+struct Own {
+    /// Options of one subject are not for one job at once.
+    subject: String,
+    /// The option, and its value where that is a word of its own.
+    words: Vec<OsString>,
+}
+
+/// The subject of an option: each dimension is one, and so is the optimizer.
+fn subject(name: &str, words: &[OsString]) -> String {
+    let last = words.last().map(|word| word.to_string_lossy().into_owned()).unwrap_or_default();
+    match name {
+        "dim" => {
+            let text = last.strip_prefix("--dim=").unwrap_or(&last);
+            format!("dim {}", text.split('=').next().unwrap_or_default())
+        }
+        "no-optimizer" | "optimizer-model" => "optimizer".into(),
+        other => other.into(),
+    }
+}
+
 impl Split {
+    /// The options of a job: those for all that it has no own of, and its own.
+    fn line(&self, job: &[Own]) -> Vec<OsString> {
+        let is_left = |common: &&Own| job.iter().all(|own| own.subject != common.subject);
+        self.common.iter().filter(is_left).chain(job).flat_map(|own| own.words.clone()).collect()
+    }
+
     /// The options of the first job as words.
     pub(crate) fn words(&self) -> Vec<String> {
-        let words = self.jobs.first().into_iter().flatten();
-        words.map(|word| word.to_string_lossy().into_owned()).collect()
+        let line = self.jobs.first().map(|job| self.line(job)).unwrap_or_default();
+        line.iter().map(|word| word.to_string_lossy().into_owned()).collect()
     }
 
     /// The options of each job; ends the process where they are wrong.
     pub(crate) fn jobs(self) -> Vec<ImportArgs> {
-        let Split { jobs, options, .. } = self;
-        let parse = |line: Vec<OsString>| {
-            let matches = options.clone().try_get_matches_from(line)?;
+        let parse = |job: &Vec<Own>| {
+            let matches = self.options.clone().try_get_matches_from(self.line(job))?;
             ImportArgs::from_arg_matches(&matches)
         };
-        jobs.into_iter().map(|line| parse(line).unwrap_or_else(|e: clap::Error| e.exit())).collect()
+        self.jobs.iter().map(|job| parse(job).unwrap_or_else(|e: clap::Error| e.exit())).collect()
     }
 }
 

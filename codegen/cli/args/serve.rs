@@ -111,7 +111,7 @@ pub(crate) struct Submit {
 
 /// Options of a model on their own.
 #[derive(clap::Parser)]
-#[command(no_binary_name = true)]
+#[command(no_binary_name = true, args_override_self = true)]
 pub(crate) struct ModelOptions {
     #[command(flatten)]
     pub(crate) import: ImportArgs,

@@ -64,6 +64,16 @@ fn carried(plan: &Plan) -> Result<Module, Error> {
 /// The graph of a plan's model, read again.
 fn reference(plan: &Plan, against: &Against) -> Result<Module, Error> {
     let mut workload = Workload::recorded(&against.sources, &plan.meta.options)?;
+    let names: Vec<Option<String>> = workload.sources_mut().map(|(job, _)| job.map(str::to_owned)).collect();
+    let others = against.optimizer_models.iter().chain(&against.checkpoints);
+    if let Some(file) = others.into_iter().find(|file| !names.contains(&file.job)) {
+        let names: Vec<&str> = names.iter().flatten().map(String::as_str).collect();
+        return Err(Error::Usage(format!(
+            "{}: the plan has no such job; write JOB=FILE with one of its jobs: {}",
+            file.path.display(),
+            if names.is_empty() { "it has none, write FILE".to_owned() } else { names.join(", ") }
+        )));
+    }
     for (job, source) in workload.sources_mut() {
         let of = |files: &[JobFile]| {
             files.iter().find(|file| file.job.as_deref() == job).map(|file| file.path.clone())

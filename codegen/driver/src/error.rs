@@ -74,6 +74,16 @@ impl Error {
         }
     }
 
+    /// The error of one of several jobs, named in the text.
+    pub(crate) fn in_job(self, job: &str) -> Error {
+        match self {
+            Error::Usage(text) => Error::Usage(format!("job {job}: {text}")),
+            Error::Model(text) => Error::Model(format!("job {job}: {text}")),
+            Error::Io(text) => Error::Io(format!("job {job}: {text}")),
+            other => other,
+        }
+    }
+
     /// The error of a plan file, named in the text.
     pub fn in_plan(self, file: &std::path::Path) -> Error {
         match self {

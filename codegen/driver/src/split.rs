@@ -63,6 +63,10 @@ pub struct Split {
 /// smallest budgets of all jobs together are more than there is.
 pub fn split(options: &SplitOptions, watch: &dyn Watch) -> Result<Split, Error> {
     check_jobs(&options.jobs)?;
+    if options.jobs.iter().any(|job| job.swap_limit.is_some()) {
+        let text = "swap= limits a job beside others in one plan; leave it out where each has a process";
+        return Err(Error::Usage(text.into()));
+    }
     if !(options.link_share > 0.0 && options.link_share <= 1.0) {
         return Err(Error::Usage("--link-share: write a share above 0 and at most 1, such as 1/2".into()));
     }

@@ -12,6 +12,9 @@ use crate::candidate::SwapLimit;
 use crate::error::Error;
 use crate::source::{Imported, Source, import};
 
+/// Longest name of a job; it is a part of file names.
+const MAX_NAME: usize = 100;
+
 /// Most steps of a job in a round.
 pub const MAX_STEPS: u32 = 1024;
 
@@ -68,7 +71,7 @@ impl fmt::Display for Workload {
 /// Whether a job may have a name. Names of tensors have it in front, with a slash.
 pub fn is_job_name(name: &str) -> bool {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
-    !name.is_empty() && name.chars().all(is_plain)
+    (1..=MAX_NAME).contains(&name.len()) && name.chars().all(is_plain)
 }
 
 impl Workload {
@@ -102,7 +105,7 @@ impl Workload {
         check_jobs(jobs)?;
         let mut parts = Vec::new();
         for job in jobs {
-            let imported = import(&job.source)?;
+            let imported = import(&job.source).map_err(|error| error.in_job(&job.name))?;
             if imported.module.phase != Phase::Graph {
                 let text =
                     format!("job {}: the file holds a mem-phase module; a job needs a graph", job.name);

@@ -1,6 +1,7 @@
 //! The controller's state: jobs, the plan of those that train, and one change at a time.
 
 use std::collections::VecDeque;
+use std::fs::{File, TryLockError};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::PoisonError;
@@ -8,7 +9,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::time::Duration;
 
 use memc::Error;
-use memc_runtime::{Carried, StateFile};
+use memc_runtime::{Carried, Rate, StateFile};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -68,6 +69,8 @@ struct Kept {
 struct Change {
     jobs: Vec<Entry>,
     budget: u64,
+    /// A job whose former states are forgotten once the change is made.
+    anew: Option<String>,
     reply: Sender<Value>,
 }
 
@@ -84,6 +87,10 @@ pub(crate) struct Controller {
     planning: Option<Set>,
     changes: VecDeque<(Request, Sender<Value>)>,
     change: Option<Change>,
+    /// Jobs that are forgotten when the leg that runs gives their states back.
+    forgotten: Vec<String>,
+    /// Held for as long as the controller lives.
+    _lock: File,
 }
 
 impl Controller {
@@ -94,8 +101,15 @@ impl Controller {
         to: Sender<Message>,
     ) -> Result<Controller, Error> {
         let shown = options.folder.display().to_string();
-        std::fs::create_dir_all(&options.folder)
-            .map_err(|e| Error::Io(format!("cannot make {shown}: {e}")))?;
+        let failed = |e: std::io::Error| Error::Io(format!("cannot use the folder {shown}: {e}"));
+        std::fs::create_dir_all(&options.folder).map_err(failed)?;
+        let lock = File::create(options.folder.join("lock")).map_err(failed)?;
+        lock.try_lock().map_err(|e| match e {
+            TryLockError::WouldBlock => {
+                Error::Usage(format!("another controller uses {shown}; give another --folder, or stop it"))
+            }
+            TryLockError::Error(e) => failed(e),
+        })?;
         let mut jobs = match std::fs::read_to_string(kept_path(&options.folder)) {
             Ok(text) => {
                 let kept: Kept = serde_json::from_str(&text)
@@ -112,8 +126,22 @@ impl Controller {
             }
         }
         let (carried, results) = (Some(Carried::default()), Results::default());
-        let (leg, planned, planning, changes, change) = Default::default();
-        Ok(Controller { options, read, to, jobs, carried, results, leg, planned, planning, changes, change })
+        let (leg, planned, planning, changes, change, forgotten) = Default::default();
+        Ok(Controller {
+            options,
+            read,
+            to,
+            jobs,
+            carried,
+            results,
+            leg,
+            planned,
+            planning,
+            changes,
+            change,
+            forgotten,
+            _lock: lock,
+        })
     }
 
     pub(crate) fn socket(&self) -> &Path {
@@ -129,6 +157,10 @@ impl Controller {
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return,
             }
+        }
+        // A change that is still planned is as if it had not come.
+        if self.change.is_some() {
+            self.undo("the controller is ending", tell);
         }
         if let Some((_, leg)) = &self.leg {
             leg.end();
@@ -168,37 +200,43 @@ impl Controller {
                 && let Some((request, reply)) = self.changes.pop_front()
             {
                 let (jobs, budget) = (self.jobs.clone(), self.options.budget);
+                let anew = match &request {
+                    Request::Submit(submission) => Some(submission.job.clone()),
+                    _ => None,
+                };
                 if let Err(why) = self.apply(request) {
                     drop(reply.send(refusal(&why)));
                     continue;
                 }
-                self.change = Some(Change { jobs, budget, reply });
+                self.change = Some(Change { jobs, budget, anew, reply });
             }
+            self.end_stopped(tell);
             let wanted = self.wanted();
             if !wanted.jobs.is_empty() && self.planned.as_ref().is_none_or(|planned| planned.set != wanted) {
                 self.plan(wanted, tell);
                 break;
             }
+            // A job that is to stop has its states on disk before the answer says so.
+            if self.jobs.iter().any(|entry| entry.status == Status::Stopping) {
+                break;
+            }
             let Some(change) = self.change.take() else { break };
+            change.anew.iter().for_each(|job| self.forget(job));
             self.keep(tell);
             drop(change.reply.send(self.status()));
         }
         let wanted = self.wanted();
         let is_left = |(job, _): &(String, u32)| wanted.jobs.iter().all(|(name, _)| name != job);
         match &self.leg {
-            // A job that is to leave trains no further; others go on until there is a plan for them.
+            // A job that is to leave trains no further, and the others wait for a plan without it.
             Some((set, leg))
                 if *set != wanted && (self.planning.is_none() || set.jobs.iter().any(is_left)) =>
             {
                 leg.end();
             }
             Some(_) => {}
-            None => {
-                self.end_stopped(tell);
-                if self.planning.is_none() && !wanted.jobs.is_empty() {
-                    self.start(wanted, tell);
-                }
-            }
+            None if self.planning.is_none() && !wanted.jobs.is_empty() => self.start(wanted, tell),
+            None => {}
         }
     }
 
@@ -210,7 +248,7 @@ impl Controller {
             if !from.contains(&entry.status) {
                 return Err(format!("job {job} is {}", word(entry.status)));
             }
-            entry.status = to;
+            (entry.status, entry.why) = (to, None);
             Ok(())
         };
         match request {
@@ -241,19 +279,29 @@ impl Controller {
                 submission.steps
             ));
         }
+        if let Some(rate) = &submission.lr {
+            rate.parse::<Rate>().map_err(|why| format!("job {job}: --lr {rate}: {why}"))?;
+        }
         let is_over = |entry: &Entry| matches!(entry.status, Status::Done | Status::Failed);
+        let saves = |entry: &&Entry| !is_over(entry) && entry.submission.save.is_some();
+        let same = self.jobs.iter().filter(saves).find(|entry| entry.submission.save == submission.save);
+        if let Some(other) = same {
+            return Err(format!("job {job}: --save is the file of job {}", other.submission.job));
+        }
         if self.jobs.iter().any(|entry| entry.submission.job == *job && !is_over(entry)) {
             return Err(format!("there is a job {job} already"));
         }
         self.jobs.retain(|entry| entry.submission.job != *job);
-        self.forget(job);
         self.jobs.push(Entry { submission, status: Status::Training, why: None, steps_done: 0 });
         Ok(())
     }
 
     /// Forgets the states of a job that is over.
     fn forget(&mut self, job: &str) {
-        self.carried.iter_mut().for_each(|carried| carried.forget(job));
+        match &mut self.carried {
+            Some(carried) => carried.forget(job),
+            None => self.forgotten.push(job.to_owned()),
+        }
         self.results.lock().unwrap_or_else(PoisonError::into_inner).remove(job);
         // There may be none.
         let _ = std::fs::remove_file(checkpoint(&self.options.folder, job));
@@ -283,23 +331,34 @@ impl Controller {
 
     /// Takes back a change that has no plan. Without a change the last job fails, so that the others go on.
     fn undo(&mut self, why: &str, tell: &dyn Fn(&str)) {
+        if let Some(change) = &self.change {
+            (self.options.budget, self.jobs) = (change.budget, self.settled());
+        }
         if let Some(change) = self.change.take() {
-            // Jobs may have ended in the meantime.
-            let is_over = |now: &&Entry| matches!(now.status, Status::Done | Status::Failed);
-            let restored = |entry: Entry| {
-                let now = self.jobs.iter().find(|now| now.submission == entry.submission);
-                now.filter(is_over).cloned().unwrap_or(entry)
-            };
-            self.jobs = change.jobs.into_iter().map(restored).collect();
-            self.options.budget = change.budget;
+            self.keep(tell);
             drop(change.reply.send(refusal(why)));
             return;
         }
-        let last = self.jobs.iter_mut().rev().find(|entry| entry.status == Status::Training);
-        if let Some(entry) = last {
+        let is_named = |entry: &Entry| why.contains(&format!("job {}:", entry.submission.job));
+        let named = self.jobs.iter().position(|entry| entry.status == Status::Training && is_named(entry));
+        let last = self.jobs.iter().rposition(|entry| entry.status == Status::Training);
+        if let Some(entry) = named.or(last).and_then(|at| self.jobs.get_mut(at)) {
             tell(&format!("job {} failed: {why}", entry.submission.job));
             (entry.status, entry.why) = (Status::Failed, Some(why.to_owned()));
         }
+        self.keep(tell);
+    }
+
+    /// The jobs as they are without the change that is being planned. Some may have ended in the meantime.
+    fn settled(&self) -> Vec<Entry> {
+        let Some(change) = &self.change else { return self.jobs.clone() };
+        let is_over = |now: &&Entry| matches!(now.status, Status::Done | Status::Failed);
+        let settled = |entry: &Entry| {
+            let now = self.jobs.iter().find(|now| now.submission == entry.submission);
+            let steps_done = now.map_or(entry.steps_done, |now| now.steps_done);
+            now.filter(is_over).cloned().unwrap_or(Entry { steps_done, ..entry.clone() })
+        };
+        change.jobs.iter().map(settled).collect()
     }
 
     /// Runs the jobs of the plan.
@@ -356,18 +415,31 @@ impl Controller {
                 }
             }
         }
-        self.carried = Some(ended.carried);
-        if let Err(error) = ended.result {
-            self.fail(&set, &error.to_string(), tell);
+        let mut carried = ended.carried;
+        self.forgotten.drain(..).for_each(|job| carried.forget(&job));
+        if let Err(why) = ended.result {
+            // A step that failed leaves the states that the leg began with; checkpoints may be newer.
+            for (job, _) in &set.jobs {
+                let file = StateFile::open(&checkpoint(&self.options.folder, job));
+                if file.is_ok_and(|file| file.step() > carried.steps(job)) {
+                    carried.forget(job);
+                }
+            }
+            self.fail(&set, &why, tell);
         }
+        self.carried = Some(carried);
         self.end_stopped(tell);
         self.keep(tell);
     }
 
-    /// Puts the states of jobs that are to end where they are to be, and forgets the jobs' own copies.
+    /// Puts the states of jobs that are to end, and that no leg has, where they are to be. Their own copies
+    /// go once that is written down.
     fn end_stopped(&mut self, tell: &dyn Fn(&str)) {
-        let stopping = |entry: &&Entry| entry.status == Status::Stopping;
+        let runs =
+            |job: &String| self.leg.iter().any(|(set, _)| set.jobs.iter().any(|(name, _)| name == job));
+        let stopping = |entry: &&Entry| entry.status == Status::Stopping && !runs(&entry.submission.job);
         let jobs: Vec<Submission> = self.jobs.iter().filter(stopping).map(|e| e.submission.clone()).collect();
+        let mut done = Vec::new();
         for submission in jobs {
             let path = checkpoint(&self.options.folder, &submission.job);
             let copied = match submission.save.as_ref().filter(|_| path.exists()) {
@@ -379,18 +451,29 @@ impl Controller {
                 Err(error) => (Status::Failed, Some(error.to_string())),
             };
             tell(&format!("job {} is {}", submission.job, word(status)));
-            if status == Status::Done {
-                self.forget(&submission.job);
-            }
+            done.extend((status == Status::Done).then(|| submission.job.clone()));
             let entry = self.jobs.iter_mut().find(|entry| entry.submission.job == submission.job);
             entry.into_iter().for_each(|entry| (entry.status, entry.why) = (status, why.clone()));
+        }
+        if !done.is_empty() {
+            self.keep(tell);
+            done.iter().for_each(|job| self.forget(job));
         }
     }
 
     /// Fails the job that an error is about, or all where it does not say; the others go on.
     fn fail(&mut self, set: &Set, why: &str, tell: &dyn Fn(&str)) {
-        let is_named = |job: &str| why.contains(&format!("`{job}/")) || why.contains(&format!("job {job}"));
-        let named: Vec<&String> = set.jobs.iter().map(|(job, _)| job).filter(|job| is_named(job)).collect();
+        let is_named = |job: &&String| {
+            let entry = self.jobs.iter().find(|entry| entry.submission.job == **job);
+            let inputs = entry.iter().flat_map(|entry| &entry.submission.inputs);
+            let files = inputs.filter_map(|input| Some(input.split_once("=@")?.1));
+            let rates = entry.iter().filter_map(|entry| entry.submission.lr.as_deref()?.strip_prefix('@'));
+            // A file of tokens has their type behind its name.
+            let path = |file: &str| file.split_once(':').map_or(file.to_owned(), |(path, _)| path.to_owned());
+            let mut paths = files.map(path).chain(rates.map(str::to_owned));
+            why.contains(&format!("job {job}:")) || paths.any(|path| why.contains(&format!("{path}:")))
+        };
+        let named: Vec<&String> = set.jobs.iter().map(|(job, _)| job).filter(is_named).collect();
         let failed: Vec<&String> =
             if named.is_empty() { set.jobs.iter().map(|(job, _)| job).collect() } else { named };
         for job in failed {
@@ -404,7 +487,7 @@ impl Controller {
 
     /// Writes the jobs down.
     fn keep(&self, tell: &dyn Fn(&str)) {
-        let kept = Kept { jobs: self.jobs.clone() };
+        let kept = Kept { jobs: self.settled() };
         let path = kept_path(&self.options.folder);
         let written = serde_json::to_string_pretty(&kept).map_err(std::io::Error::other).and_then(|text| {
             let mut file = memc_support::Replace::begin(&path)?;

@@ -1,6 +1,7 @@
 //! A leg: the rounds of one plan, in a thread of its own.
 
 use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Sender;
@@ -34,7 +35,8 @@ pub(crate) struct Leg {
 /// A leg that has ended.
 pub(crate) struct Ended {
     pub(crate) carried: Carried,
-    pub(crate) result: Result<(), memc_runtime::Error>,
+    /// Reason why it failed.
+    pub(crate) result: Result<(), String>,
 }
 
 impl Leg {
@@ -49,7 +51,15 @@ impl Leg {
         let stop = Arc::new(AtomicBool::new(false));
         let mut watch = Follow { stop: stop.clone(), results };
         let work = move || {
-            let result = run_carrying(&file, &run, &mut carried, &mut watch).map(drop);
+            let run = || run_carrying(&file, &run, &mut carried, &mut watch).map(drop);
+            let result = match catch_unwind(AssertUnwindSafe(run)) {
+                Ok(result) => result.map_err(|error| error.to_string()),
+                Err(_) => {
+                    // The states may be of two steps.
+                    carried = Carried::default();
+                    Err("memrun failed unexpectedly".to_owned())
+                }
+            };
             // Nobody waits for it once the controller has ended.
             let _ = to.send(Message::Ended(Box::new(Ended { carried, result })));
         };
@@ -121,7 +131,13 @@ fn data(job: &Submission, text: &str) -> Result<(String, memc_runtime::InputSour
     let usage = |why: &str| Error::Usage(format!("job {}: --input {text}: {why}", job.job));
     let (name, file) = text.split_once("=@").ok_or_else(|| usage("write NAME=@FILE"))?;
     let file = job.folder.join(file);
-    let source = format!("@{}", file.display()).parse().map_err(usage)?;
+    let source: memc_runtime::InputSource = format!("@{}", file.display()).parse().map_err(usage)?;
+    let path = source.path().ok_or_else(|| usage("a job reads files"))?;
+    match std::fs::metadata(path) {
+        Ok(found) if !found.is_file() && !found.is_dir() => return Err(usage("it is no file")),
+        Ok(_) => {}
+        Err(error) => return Err(Error::Io(format!("job {}: {}: {error}", job.job, path.display()))),
+    }
     Ok((format!("{}/{name}", job.job), source))
 }
 

@@ -63,6 +63,7 @@ pub fn serve(
     let messages = std::sync::mpsc::channel();
     let mut controller = controller::Controller::open(options, read, messages.0.clone())?;
     let listener = socket::listen(controller.socket(), messages.0)?;
+    tell(&format!("listening on {}", controller.socket().display()));
     controller.run(&messages.1, stop, tell);
     drop(listener);
     Ok(())

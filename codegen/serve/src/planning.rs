@@ -1,13 +1,16 @@
 //! Plans beside the run.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
 use memc::{Error, Event, Job, Model, Size, Source, Watch, Workload};
-use memc_plan::{Feed, PlanFile};
+use memc_plan::{Feed, Plan};
+use memc_runtime::{Carried, FeedOptions, Feeder, Program};
 
 use crate::controller::Message;
+use crate::leg::run_options;
 use crate::request::Submission;
 use crate::{Options, ReadOptions};
 
@@ -45,7 +48,9 @@ pub(crate) fn plan(
 ) -> Result<(), Error> {
     let options = options.clone();
     let work = move || {
-        let result = make(&set, &jobs, &options, &*read);
+        let work = || make(&set, &jobs, &options, &*read);
+        let result = catch_unwind(AssertUnwindSafe(work))
+            .unwrap_or_else(|_| Err(Error::Internal("planning failed unexpectedly".into())));
         // Nobody waits for it once the controller has ended.
         let _ = to.send(Message::Planned(Box::new(result)));
     };
@@ -54,21 +59,21 @@ pub(crate) fn plan(
 }
 
 fn make(set: &Set, jobs: &[Submission], options: &Options, read: &ReadOptions) -> Result<Planned, Error> {
-    let path = plan_path(&options.folder);
     let made: Result<Vec<Job>, Error> = jobs.iter().map(|job| of(job, read)).collect();
     let model = Model::read(&Workload::Jobs(made?), &options.target, &Quiet)?;
-    let options = memc::Options {
+    let compile = memc::Options {
         budget: Some(Size::Bytes(set.budget)),
         search: options.search.clone(),
         watch: &Quiet,
         ..memc::Options::default()
     };
-    let compiled = memc::compile(&model, &options)?;
-    compiled.write(&path, &|| false)?;
-    let file = memc::open(&path)?;
-    jobs.iter().try_for_each(|job| has_data(&file, job))?;
-    let claims = &file.plan().meta.claims;
-    let (round_ns, arena_bytes) = (claims.step_ns, file.plan().meta.dev_bytes);
+    let compiled = memc::compile(&model, &compile)?;
+    jobs.iter().try_for_each(|job| has_data(&compiled.plan, job))?;
+    can_read(&compiled.plan, jobs, options)?;
+    // The plan that runs is replaced by one that is right in all respects.
+    compiled.write(&plan_path(&options.folder), &|| false)?;
+    let meta = &compiled.plan.meta;
+    let (round_ns, arena_bytes) = (meta.claims.step_ns, meta.dev_bytes);
     Ok(Planned { set: set.clone(), round_ns, arena_bytes })
 }
 
@@ -84,14 +89,30 @@ fn of(job: &Submission, read: &ReadOptions) -> Result<Job, Error> {
         *path = job.folder.join(&*path);
     }
     let source = Source { path: job.model.clone(), import };
-    Ok(Job { name: job.job.clone(), steps: job.steps_in_round, swap_limit: None, source })
+    Ok(Job { name: job.job.clone(), steps: job.steps_in_round, swap_limit: job.swap_limit, source })
+}
+
+/// Refuses data that the plan cannot be fed.
+fn can_read(plan: &Plan, jobs: &[Submission], options: &Options) -> Result<(), Error> {
+    let all: Vec<&Submission> = jobs.iter().collect();
+    let run = run_options(&all, &Carried::default(), options)?;
+    let feed = FeedOptions {
+        inputs: run.inputs,
+        job_lr: run.job_lr,
+        synthetic: run.synthetic,
+        again: true,
+        steps: 1,
+        ..FeedOptions::default()
+    };
+    let program = Program::new(plan).map_err(|error| Error::Internal(error.to_string()))?;
+    Feeder::new(plan, &program, &feed).map(drop).map_err(|error| Error::Usage(error.to_string()))
 }
 
 /// Refuses a job without data for an input of its own.
-fn has_data(file: &PlanFile, job: &Submission) -> Result<(), Error> {
+fn has_data(plan: &Plan, job: &Submission) -> Result<(), Error> {
     let prefix = format!("{}/", job.job);
     let given: Vec<&str> = job.inputs.iter().filter_map(|input| Some(input.split_once('=')?.0)).collect();
-    for input in &file.plan().inputs {
+    for input in &plan.inputs {
         let Feed::Data { source, .. } = &input.feed else { continue };
         let Some(own) = source.strip_prefix(&prefix) else { continue };
         if !job.synthetic && !given.contains(&own) {

@@ -50,6 +50,9 @@ pub struct Submission {
     /// Steps in a round: the job's priority.
     #[serde(default = "one")]
     pub steps_in_round: u32,
+    /// Most of its tensors that may be swapped, in thousandths of their bytes.
+    #[serde(default)]
+    pub swap_limit: Option<u32>,
     /// Data of the inputs, `NAME=@FILE`.
     #[serde(default)]
     pub inputs: Vec<String>,

@@ -1,8 +1,8 @@
 //! The local socket: one thread for each client, one line for each request and each answer.
 
-use std::fs::Permissions;
-use std::io::{BufRead, BufReader, Read, Write};
-use std::os::unix::fs::PermissionsExt;
+use std::fs::{DirBuilder, Permissions};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Sender, channel};
@@ -12,6 +12,9 @@ use serde_json::{Value, json};
 
 use crate::controller::Message;
 use crate::request::Request;
+
+/// Time until the next client is looked for where one could not be taken.
+const PAUSE: std::time::Duration = std::time::Duration::from_millis(100);
 
 /// Longest line of a request in bytes.
 const LONGEST: u64 = 1 << 20;
@@ -29,11 +32,16 @@ impl Drop for Listener {
 /// Opens a socket. One that a killed controller has left is replaced.
 pub(crate) fn listen(path: &Path, to: Sender<Message>) -> Result<Listener, Error> {
     let shown = path.display();
-    if UnixStream::connect(path).is_ok() {
-        let text = format!("{shown}: another controller answers there; give another --socket, or stop it");
-        return Err(Error::Usage(text));
-    }
     let failed = |e: std::io::Error| Error::Io(format!("cannot open the socket {shown}: {e}"));
+    match UnixStream::connect(path) {
+        Ok(_) => {
+            let text =
+                format!("{shown}: another controller answers there; give another --socket, or stop it");
+            return Err(Error::Usage(text));
+        }
+        Err(e) if matches!(e.kind(), ErrorKind::ConnectionRefused | ErrorKind::NotFound) => {}
+        Err(e) => return Err(failed(e)),
+    }
     match std::fs::symlink_metadata(path) {
         Ok(found) if !std::os::unix::fs::FileTypeExt::is_socket(&found.file_type()) => {
             return Err(Error::Usage(format!("{shown} is there and is no socket; give another --socket")));
@@ -41,10 +49,14 @@ pub(crate) fn listen(path: &Path, to: Sender<Message>) -> Result<Listener, Error
         Ok(_) => std::fs::remove_file(path).map_err(failed)?,
         Err(_) => {}
     }
-    let listener = UnixListener::bind(path).map_err(failed)?;
-    std::fs::set_permissions(path, Permissions::from_mode(0o600)).map_err(failed)?;
+    let listener = bind(path).map_err(failed)?;
     let spawned = std::thread::Builder::new().name("socket".into()).spawn(move || {
-        for client in listener.incoming().flatten() {
+        for client in listener.incoming() {
+            let Ok(client) = client else {
+                // Too many files are open.
+                std::thread::sleep(PAUSE);
+                continue;
+            };
             let to = to.clone();
             // A client without a thread finds its connection closed.
             let _ = std::thread::Builder::new().name("client".into()).spawn(move || answer(client, &to));
@@ -52,6 +64,22 @@ pub(crate) fn listen(path: &Path, to: Sender<Message>) -> Result<Listener, Error
     });
     spawned.map_err(failed)?;
     Ok(Listener(path.to_owned()))
+}
+
+/// A socket that its owner alone can open, from its first moment.
+fn bind(path: &Path) -> std::io::Result<UnixListener> {
+    let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let folder = path.with_file_name(format!(".{name}-{}", std::process::id()));
+    DirBuilder::new().mode(0o700).create(&folder)?;
+    let inside = folder.join("s");
+    let bound = UnixListener::bind(&inside).and_then(|listener| {
+        std::fs::set_permissions(&inside, Permissions::from_mode(0o600))?;
+        std::fs::rename(&inside, path)?;
+        Ok(listener)
+    });
+    // An empty folder that stays does no harm.
+    let _ = std::fs::remove_dir_all(&folder);
+    bound
 }
 
 /// Answers the requests of a client until it goes away.

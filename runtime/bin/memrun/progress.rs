@@ -111,6 +111,10 @@ impl Progress {
     /// Takes the metrics of step `first` and later out of the file of the run that this one goes on from:
     /// that run had gone further than its last save.
     fn forget_from(&mut self, first: u64) {
+        // Rounds of jobs that go on from files of their own begin anew, and no line is theirs.
+        if first == 1 {
+            return;
+        }
         let Some((path, file)) = self.metrics.as_ref().filter(|_| self.goes_on) else { return };
         let Ok(text) = std::fs::read_to_string(path) else { return };
         let step = |line: &str| serde_json::from_str::<Value>(line).ok()?.get("step")?.as_u64();

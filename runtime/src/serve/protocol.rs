@@ -193,7 +193,13 @@ fn outputs(model: &Model, body: &Map<String, Value>) -> Result<Vec<(usize, bool)
         })?;
         Ok((at, flag(entry, "binary_data").unwrap_or(all_binary)))
     };
-    named.iter().map(one).collect()
+    let wanted: Vec<(usize, bool)> = named.iter().map(one).collect::<Result<_, String>>()?;
+    let mut places: Vec<usize> = wanted.iter().map(|(at, _)| *at).collect();
+    places.sort_unstable();
+    if places.windows(2).any(|pair| pair.first() == pair.last()) {
+        return Err("`outputs` names an output twice".into());
+    }
+    Ok(wanted)
 }
 
 /// The response with these outputs, each of a request's rows.
