@@ -19,11 +19,13 @@ profiles, and at the end traces and the report; `--resume` takes them on another
 
 smoke       the machine, short runs of small models in every way, inputs that change in every step: within a minute and a half. If
             memrun's usual way does not run there, the other stages do not begin
-throughput  steps without a cap and at falling caps beside PyTorch's (gputorch.py), in f32 without TF32 and in PyTorch's defaults
-accuracy    what memc says that a step takes, planned on that machine with the profile measured there, beside what it takes
+profiles    measured profiles of the models of throughput and accuracy; plans for them are made while bits runs
 bits        every plan of small models, ResNet-18, ResNet-50 and BERT, at 100, 60 and 40 % of the unplanned arena, captured as a graph
             and not, with poisoned memory, and beside an unplanned run on the same GPU: the same losses and states after
             `--steps` steps with another batch in each. And near the CPU's
+throughput  steps without a cap and at falling caps beside PyTorch's (gputorch.py), in f32 without TF32 and in PyTorch's defaults
+accuracy    what memc says that a step takes, planned on that machine with the profile measured there, beside what it takes
+jobs        two jobs in one plan, jobs that come and go, and requests over HTTP: the bits of each alone
 caps        the rest of throughput: smaller caps, and PyTorch with its search for algorithms
 sanitizer   compute-sanitizer's memcheck and racecheck on plans of the small models
 ideal       models of several times the cap beside themselves without one
@@ -162,6 +164,7 @@ def run(args):
                     print(f"nothing else is measured, to save the machine's time: {why}. Without smoke in --only it is", file=sys.stderr)
                     return 1
     finally:
+        lab.stop()
         lab.keep("traces.tar.gz", f"*.{lab.tag}.*-trace.json")
         if lab.out:
             keep_report(lab)
@@ -217,6 +220,8 @@ def main():
     two.add_argument("--steps", type=int, default=5, help="of the runs whose bits are compared")
     two.add_argument("--limit", type=float, default=540, help="seconds for all of it (540); the same command goes on after that")
     two.add_argument("--only", default="", help="stages, separated by commas; they run in the order given")
+    two.add_argument("--models", default="", help="networks, such as bert_base,resnet50, of the stages that make plans on the machine")
+    two.add_argument("--peers", default="", help="what of PyTorch is measured, such as eager@100,checkpoint: a way at all shares of the arena, or at one")
     two.add_argument("--again", action="store_true", help="measure again what failed")
     two.add_argument("--out", help="a folder for what is to be kept")
     two.add_argument("--resume", metavar="FOLDER", help="go on from what --out kept on another machine of the same kind")

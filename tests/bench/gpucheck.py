@@ -385,7 +385,7 @@ class Runs(InFolder):
         self.assertIn("bits", {row.get("stage") for row in gpurows.load(self.folder).values()})
 
     def test_stages_run_in_the_order_of_their_weight(self):
-        self.assertEqual(list(gpustages.STAGES)[:4], ["smoke", "throughput", "accuracy", "bits"])
+        self.assertEqual(list(gpustages.STAGES)[:4], ["smoke", "profiles", "bits", "throughput"])
         self.assertEqual(list(gpustages.STAGES), list(gpureport.STAGES))
         first, more = (gpustages.throughput_cells("resnet50", stage) for stage in ("throughput", "caps"))
         self.assertTrue({("eager", 100), ("default", 100), ("memrun", 50), ("checkpoint", 50)} < set(first))

@@ -1,4 +1,6 @@
 """What gpu.py's stages share: commands within a time limit, the file of results, states, profiles and plans."""
+import concurrent.futures
+import contextlib
 import fcntl
 import hashlib
 import json
@@ -25,6 +27,8 @@ BINARIES = ["memrun", "memc"]
 # Seconds that a command may take, by its program or memrun's verb: about three times the longest that is expected. GPU.md has what.
 LIMITS = {"memc": 100, "memrun": 120, "tune": 120, "profile": 120, "compute-sanitizer": 90, "gputorch.py": 90}
 OTHERS = 30
+# Plans that are made at a time.
+AT_ONCE = 8
 # Bytes of an input up to which each step gets a batch of its own. A larger one would measure how fast a file is read.
 VARIED = 8 << 20
 
@@ -65,6 +69,10 @@ class Lab:
         self.end, self.stage_end = time.monotonic() + args.limit, math.inf
         self.gpu, self.now, self.begun = self.device.startswith("cuda"), set(), time.monotonic()
         self.helps, self.stacks, self.saying = {}, {}, threading.Lock()
+        # Plans that are being made or are there, by their files, and those that are tuned; and the commands that run.
+        self.pool, self.plans, self.tuned, self.running = concurrent.futures.ThreadPoolExecutor(AT_ONCE), {}, set(), set()
+        # What of PyTorch is measured, and which models beside those of `bits`; all where nothing is said.
+        self.peers, self.chosen = args.peers and args.peers.split(","), args.models and args.models.split(",")
         self.prepared = json.loads((self.folder / "plans.json").read_text())
         self.lock = self.hold()
         gpuhost.search_libraries()
@@ -210,6 +218,7 @@ class Lab:
                                    pass_fds=[self.lock.fileno()], env={**os.environ, **(more or {})}, **group)
         except OSError as error:
             return None, {"error": str(error), "exit_code": None, "command": shlex.join(line)}
+        self.running.add(ran.pid)
         try:
             out, err = ran.communicate(timeout=min(limit, left))
         except BaseException as error:
@@ -221,10 +230,19 @@ class Lab:
                 raise OutOfTime from error
             said = f"{(err.strip() or out.strip())[-1900:]}\nstopped after {limit:g} s".strip()
             return None, {"error": said, "exit_code": None, "command": shlex.join(line)}
+        finally:
+            self.running.discard(ran.pid)
         if ran.returncode == 0:
             return out, None
         said = (err.strip() or out.strip() or f"said nothing, and ended with {ran.returncode}")[-2000:]
         return out, {"error": said, "exit_code": ran.returncode, "command": shlex.join(line)}
+
+    def stop(self):
+        """Ends what is being planned, at the end of a run."""
+        self.pool.shutdown(wait=False, cancel_futures=True)
+        for pid in list(self.running):
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(pid, signal.SIGKILL)
 
     def takes(self, verb, option):
         """Whether memrun has a verb, and it takes an option."""
@@ -259,8 +277,9 @@ class Lab:
         if wrong:
             return wrong | meter
         said = parsed(out)
-        # The first step warms up, on a GPU the second one too: it is the first of a graph. Fewer steps are for their bits alone.
-        times = said["step_ns"][2:] or said["step_ns"]
+        # The first step warms up, the second one is the first of a graph, and of the next eight some are tried without one. Fewer
+        # steps are for their bits alone.
+        times = said["step_ns"][12 if len(said["step_ns"]) > 20 else 2:] or said["step_ns"]
         row = {"step_ns": statistics.median(times), "fastest_ns": min(times), "losses": said["losses"],
                "start_s": round(time.monotonic() - start - sum(said["step_ns"]) / 1e9, 2)}
         return row | ({"refused": said["refused"]} if said.get("refused") is not None else {}) | meter
@@ -279,7 +298,8 @@ class Lab:
         """The models of a stage with their plans, by share."""
         found = {}
         for plan in self.prepared["plans"]:
-            if stage in plan["stages"]:
+            chosen = stage == "bits" or not self.chosen or plan["model"].rpartition("-")[0] in self.chosen
+            if stage in plan["stages"] and chosen:
                 found.setdefault(plan["model"], {})[plan["share"]] = plan
         return {name: (self.prepared["models"][name], plans) for name, plans in found.items()}
 

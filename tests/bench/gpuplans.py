@@ -1,5 +1,4 @@
 """Plans that gpu.py makes on the machine itself: measured profiles, plans for them, and tuning."""
-import concurrent.futures
 import pathlib
 import time
 
@@ -43,8 +42,8 @@ def warm(lab, plan, step_ns):
 
 
 def at_load(step_ns):
-    """Steps that keep a GPU at load for some seconds, 15 at least."""
-    return min(300, max(15, int(LOAD * 1e9 / max(1, step_ns))))
+    """Steps that keep a GPU at load for some seconds, 30 at least."""
+    return min(300, max(30, int(LOAD * 1e9 / max(1, step_ns))))
 
 
 def measured(lab, name, budget, *precision):
@@ -87,25 +86,61 @@ def measured(lab, name, budget, *precision):
     return path, None
 
 
+def at_shares(plan, shares):
+    """Bytes of arena: shares of the unplanned one, which as a whole is as large as it becomes."""
+    return {share: int(plan["arena_bytes"] * share / 100) if share < 100 else 1 << 60 for share in shares}
+
+
+def least_budget(plan, caps):
+    """The smallest of the budgets that have these bytes of arena."""
+    return min(caps) + plan["gpu_mem_bytes"] - plan["arena_bytes"]
+
+
+def ahead(lab, name, plan, shares):
+    """Measures the profile of a model, and begins to make its plans while other things are measured: how long that took, or why not."""
+    caps = at_shares(plan, shares).values()
+    start = time.monotonic()
+    profile, wrong = measured(lab, name, least_budget(plan, caps))
+    if wrong:
+        return wrong
+    begin(lab, name, profile, caps)
+    return {"took_s": round(time.monotonic() - start, 1)}
+
+
+def begin(lab, name, profile, caps, *precision):
+    """Begins to make the plans that nobody has begun: the unplanned one, and one for each cap below its arena. Their files and rows,
+    by cap."""
+    model, stem = lab.prepared["models"][name], "".join([name, *precision, f".{lab.tag}"])
+
+    def once(plan, make):
+        if plan not in lab.plans:
+            lab.plans[plan] = lab.pool.submit(make)
+        return lab.plans[plan]
+
+    whole = once(f"{stem}.unplanned.plan", lambda: compiled(lab, model, profile, f"{stem}.unplanned.plan"))
+
+    def capped(cap):
+        row = whole.result()
+        if "plan" not in row or cap >= row["arena_bytes"]:
+            return row
+        return compiled(lab, model, profile, f"{stem}.{cap}.plan", row["gpu_mem_bytes"] - row["arena_bytes"] + cap)
+
+    return {cap: once(f"{stem}.{cap}.plan", lambda cap=cap: capped(cap)) for cap in caps}
+
+
 def replanned(lab, name, plan, caps, *precision):
     """Plans for the measured profile, with these bytes of arena: the profile, and a row for each, or one error for all.
     A cap that the unplanned step does not exceed has its plan."""
-    model, stem = lab.prepared["models"][name], "".join([name, *precision, f".{lab.tag}"])
-    least = min(caps) + plan["gpu_mem_bytes"] - plan["arena_bytes"]
-    profile, wrong = measured(lab, name, least, *precision)
-    whole = wrong or compiled(lab, model, profile, f"{stem}.unplanned.plan")
-    if "plan" not in whole:
-        return None, dict.fromkeys(caps, whole)
-    reserve = whole["gpu_mem_bytes"] - whole["arena_bytes"]
-
-    def one(cap):
-        fits = cap >= whole["arena_bytes"]
-        return whole if fits else compiled(lab, model, profile, f"{stem}.{cap}.plan", reserve + cap)
-
-    with concurrent.futures.ThreadPoolExecutor(4) as pool:
-        made = dict(zip(caps, pool.map(one, caps)))
-    for path in sorted({row["plan"] for row in made.values() if "plan" in row}):
+    profile, wrong = measured(lab, name, least_budget(plan, caps), *precision)
+    if wrong:
+        return None, dict.fromkeys(caps, wrong)
+    made = {cap: row.result() for cap, row in begin(lab, name, profile, caps, *precision).items()}
+    # What else is being planned would disturb what is measured next: updates on the host take its cores.
+    for begun in lab.plans.values():
+        begun.exception()
+    for path in sorted({row["plan"] for row in made.values() if "plan" in row} - lab.tuned):
         tune(lab, path, precision)
+        lab.tuned.add(path)
     return profile, made
 
 

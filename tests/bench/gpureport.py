@@ -162,6 +162,12 @@ def of_ideal(rows, missing, about):
     return {f"throughput ÷ ideal where the peak is at least {SMALL_CAP} × the cap": verdict(none, [], said, "reported")}
 
 
+def of_jobs(rows, missing, about):
+    apart = failed(rows) + [f"{row['cell']}: other bits" for row in rows if not row.get("alike", True)]
+    none = missing or (None if rows else "nothing ran")
+    return {"jobs beside each other = alone, bit for bit": verdict(none, apart, f"{len(rows)} ways" if rows else "")}
+
+
 def of_more(rows, missing, about):
     none = missing or next(iter(failed(rows)), None if rows else "nothing ran")
     return {"measured": verdict(none, [], f"{len(rows)} rows" if rows else "", "reported")}
@@ -169,8 +175,9 @@ def of_more(rows, missing, about):
 
 # For each stage: its criteria, from its rows, why not all were measured, and what was run; and its table.
 STAGES = {
-    "smoke": (of_smoke, gputables.smoke), "throughput": (of_throughput, gputables.throughput),
-    "accuracy": (of_accuracy, gputables.accuracy), "bits": (of_bits, gputables.bits), "caps": (of_more, gputables.throughput),
+    "smoke": (of_smoke, gputables.smoke), "profiles": (of_more, gputables.profiles), "bits": (of_bits, gputables.bits),
+    "throughput": (of_throughput, gputables.throughput), "accuracy": (of_accuracy, gputables.accuracy),
+    "jobs": (of_jobs, gputables.jobs), "caps": (of_more, gputables.throughput),
     "sanitizer": (of_sanitizer, gputables.sanitizer), "ideal": (of_ideal, gputables.ideal), "tf32": (of_more, gputables.throughput),
     "torch-caps": (of_more, gputables.throughput), "ideal-measured": (of_ideal, gputables.ideal),
 }

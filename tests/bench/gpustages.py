@@ -8,19 +8,20 @@ import sys
 import time
 
 import gpuhost
+import gpujobs
 import gpusmoke
 from gpudata import difference, digest
 from gpulab import OutOfTime, parsed
 from gpumodels import SMALL
-from gpuplans import at_load, replanned
+from gpuplans import ahead, at_load, at_shares, replanned
 
 GPU_HOWS = [[], ["--no-graph"], ["--check-memory"], ["--no-graph", "--check-memory"], ["--verify"]]
 # Large models run in fewer ways: a process takes seconds to start and save.
 LARGE_HOWS = [[], ["--no-graph", "--check-memory"], ["--verify"]]
 CPU_HOWS = [[], ["--check-memory"], ["--verify"]]
 TIME = "its time was over"
-TIMED, IDEAL_STEPS = 15, 6
-# Commands of `bits` at a time: nothing of it is a time, and a process takes seconds to start.
+TIMED, TORCH_STEPS, IDEAL_STEPS = 30, 15, 24
+# Commands of `bits` and `sanitizer` at a time: nothing of them is a time, and a process takes seconds to start.
 AT_ONCE = 8
 BUDGETS = [100, 60, 40]
 CAPS = [50, 25, 12.5]
@@ -28,6 +29,8 @@ TF32 = ["--tf32"]
 # Whose unplanned step a stage's caps are shares of, where it is not memrun's.
 OF = {"torch-caps": "torch"}
 WHOS = ("memrun", "checkpoint", "save_on_cpu")
+# memrun as it is, and without a graph.
+OWN = {"memrun": [], "issued": ["--no-graph"]}
 # The unplanned step, a second time; and an error of a modelled step from which traces are kept.
 AGAIN, LOOK = "again", 0.02
 PEER = pathlib.Path(__file__).with_name("gputorch.py")
@@ -106,22 +109,45 @@ def sanitizer(lab):
     if not lab.gpu or not tool:
         raise NotRun("compute-sanitizer was not found" if lab.gpu else "it needs a GPU")
     plans = {name: plans[min(plans)]["plan"] for name, (_, plans) in lab.models("bits").items() if name in SMALL}
-    for check, flags in CHECKS:
-        for model, plan in plans.items():
-            def measure():
-                out, wrong = lab.call(tool, "--tool", check, "--error-exitcode", 99, lab.folder / "memrun", lab.folder / plan,
-                                      "--device", lab.device, "--steps", 2, "--synthetic", "--no-graph", "--no-progress",
-                                      *flags, *lab.host())
-                text = (out or "") + (wrong["error"] if wrong else "")
-                if "Device not supported" in text:
-                    return {"skipped": "compute-sanitizer says that the device is not supported"}
-                said = re.search(r"(?:ERROR|RACECHECK) SUMMARY: (\d+)", text)
-                found = int(said[1]) if said else None
-                # An error of memrun itself, or no summary, says nothing about memory.
-                if not wrong and found is None:
-                    wrong = {"error": "compute-sanitizer printed no summary"}
-                return {"found": found, **(wrong or {})}
-            lab.cell("sanitizer", " ".join([check, model, *flags]), measure, model=model, tool=check, flags=" ".join(flags))
+
+    def one(check, flags, model, plan):
+        out, wrong = lab.call(tool, "--tool", check, "--error-exitcode", 99, lab.folder / "memrun", lab.folder / plan, "--device",
+                              lab.device, "--steps", 2, "--synthetic", "--no-graph", "--no-progress", *flags, *lab.host())
+        text = (out or "") + (wrong["error"] if wrong else "")
+        if "Device not supported" in text:
+            return {"skipped": "compute-sanitizer says that the device is not supported"}
+        said = re.search(r"(?:ERROR|RACECHECK) SUMMARY: (\d+)", text)
+        found = int(said[1]) if said else None
+        # An error of memrun itself, or no summary, says nothing about memory.
+        if not wrong and found is None:
+            wrong = {"error": "compute-sanitizer printed no summary"}
+        # What it found is among what memrun prints.
+        lines = [line for line in text.splitlines() if line.startswith("=========")]
+        return {"found": found, **({"said": "\n".join(lines[:40])} if found else {}), **(wrong or {})}
+
+    def cell(check, flags, model, plan):
+        lab.cell("sanitizer", " ".join([check, model, *flags]), lambda: one(check, flags, model, plan), model=model, tool=check,
+                 flags=" ".join(flags))
+
+    with concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool:
+        cells = [pool.submit(cell, check, flags, model, plan) for check, flags in CHECKS for model, plan in plans.items()]
+        for begun in cells:
+            begun.result()
+
+
+def profiled(lab):
+    """The models that plans are made of on the machine, with their unplanned plans and the shares that later stages have."""
+    found = {}
+    for stage, shares in (("throughput", [100, CAPS[0]]), ("accuracy", BUDGETS)):
+        for name, (_, plans) in lab.models(stage).items():
+            found.setdefault(name, (plans[100], []))[1].extend(shares)
+    return found
+
+
+def profiles(lab):
+    """Measured profiles, one model after the other. Plans for them are made in the background from then on."""
+    for name, (plan, shares) in profiled(lab).items():
+        lab.cell("profiles", name, lambda: ahead(lab, name, plan, sorted(set(shares))), model=name)
 
 
 def accuracy_names(lab):
@@ -155,11 +181,6 @@ def accuracy(lab):
         lab.cell("accuracy", f"{model} {AGAIN}", once_more, model=model, share=None)
 
 
-def at_shares(plan, shares):
-    """Bytes of arena: shares of the unplanned one, which as a whole is as large as it becomes."""
-    return {share: int(plan["arena_bytes"] * share / 100) if share < 100 else 1 << 60 for share in shares}
-
-
 def traces(lab, plan, profile):
     """The planned and a measured step, for whoever looks into a difference."""
     stem = lab.folder / pathlib.Path(plan).stem
@@ -173,7 +194,7 @@ def traces(lab, plan, profile):
 def peer(lab, model, way, cap, tf32):
     """A row about a step of PyTorch, in a process of its own."""
     spec = {"model": model["net"], "batch": model["batch"], "way": way, "device": lab.device, "cap_bytes": cap, "tf32": tf32,
-            "steps": TIMED if lab.gpu else 1}
+            "steps": TORCH_STEPS if lab.gpu else 1}
     start = time.monotonic()
     out, wrong = lab.call(sys.executable, PEER, json.dumps(spec))
     if wrong:
@@ -190,27 +211,33 @@ def key(name, who, share, of):
 
 def throughput_cells(net, stage):
     """Who is measured at which share. `throughput` has what the criteria are about, `caps` the rest."""
-    unplanned = [("eager", 100), ("memrun", 100)]
-    half = [(who, 50) for who in ("memrun", "eager", "checkpoint", "save_on_cpu")]
+    unplanned = [("memrun", 100), ("memrun", 50), ("issued", 50), ("eager", 100)]
+    half = [(who, 50) for who in ("checkpoint", "eager", "save_on_cpu")]
     defaults = [("default", 100), *([("default_nchw", 100)] if net == "resnet50" else [])]
     defaults += [(who, 50) for who in ("default", "default+checkpoint", "default+save_on_cpu")]
     return {"throughput": [*unplanned, *half, *defaults],
             "caps": [("tuned", 100), *((who, share) for share in CAPS[1:] for who in WHOS)],
-            "tf32": [*unplanned, ("tuned", 100), *((who, 50) for who in WHOS)],
+            "tf32": [("memrun", 100), ("eager", 100), ("tuned", 100), *((who, 50) for who in WHOS)],
             "torch-caps": [(who, share) for share in CAPS for who in WHOS]}[stage]
+
+
+def of_peers(lab, cells):
+    """Cells without what of PyTorch is not asked for, and what only a GPU can run."""
+    wanted = lambda who, share: not lab.peers or who in lab.peers or f"{who}@{share:g}" in lab.peers
+    return [(who, share) for who, share in cells if (who == "memrun" or lab.gpu if who in OWN else wanted(who, share))]
 
 
 def throughput_names(lab, stage):
     of = OF.get(stage, "memrun")
     return [key(name, who, share, of) for name, (model, _) in lab.models("throughput").items()
-            for who, share in throughput_cells(model["net"], stage)]
+            for who, share in of_peers(lab, throughput_cells(model["net"], stage))]
 
 
 def throughput(lab, stage):
     """memrun and PyTorch, unplanned and at caps: shares of memrun's unplanned arena, or of PyTorch's unplanned peak. A cap is that of
     the tensors: of the arena, and of PyTorch's allocator."""
     for name, (model, plans) in lab.models("throughput").items():
-        cells = throughput_cells(model["net"], stage)
+        cells = of_peers(lab, throughput_cells(model["net"], stage))
         if not lab.done(stage, [key(name, who, share, OF.get(stage, "memrun")) for who, share in cells]):
             compare(lab, stage, name, model, plans[100], cells)
 
@@ -224,15 +251,15 @@ def compare(lab, stage, name, model, plan, cells):
         base = {"arena_bytes": eager.get("peak_bytes")}
         lacks = None if "peak_bytes" in eager else eager.get("skipped", "PyTorch's unplanned peak was not measured")
     caps = {} if lacks else at_shares(base, dict.fromkeys(share for _, share in cells))
-    own = dict.fromkeys(caps[share] for who, share in cells if who == "memrun" and caps)
+    own = dict.fromkeys(caps[share] for who, share in cells if who in OWN and caps)
 
-    def mine(cap):
+    def mine(cap, *how):
         if not made:
             made.update(replanned(lab, name, plan, own, *flags)[1])
         row = dict(made[cap])
         if "plan" not in row:
             return row
-        return row | lab.memrun(row["plan"], lab.device, *flags, *lab.fed(name, plan["plan"], TIMED), steps=TIMED)
+        return row | lab.memrun(row["plan"], lab.device, *how, *flags, *lab.fed(name, plan["plan"], TIMED), steps=TIMED)
 
     for who, share in cells:
         cap = caps.get(share) if share < 100 else None
@@ -240,11 +267,11 @@ def compare(lab, stage, name, model, plan, cells):
         def measure():
             if lacks:
                 return {"skipped": lacks}
-            found = mine(caps[share]) if who == "memrun" else peer(lab, model, who, cap, bool(flags))
+            found = mine(caps[share], *OWN[who]) if who in OWN else peer(lab, model, who, cap, bool(flags))
             if "step_ns" in found:
                 found["per_s"] = round(model["units"] / found["step_ns"] * 1e9, 2)
                 whole = lab.rows.get(("cell", (stage if flags else "throughput", key(name, "memrun", 100, of))), {}).get("per_s")
-                found |= {"of_unplanned": found["per_s"] / whole} if who == "memrun" and share < 100 and whole else {}
+                found |= {"of_unplanned": found["per_s"] / whole} if who in OWN and share < 100 and whole else {}
             return found
         lab.cell(stage, key(name, who, share, of), measure, model=name, who=who, share=share, of=of if share < 100 else None, cap_bytes=cap)
 
@@ -277,9 +304,11 @@ def ideal(lab, stage="ideal", measured=False):
 # to follow. They are more than one together: what is left goes on in the next run.
 STAGES = {
     "smoke": (gpusmoke.smoke, gpusmoke.names, 0.25),
+    "profiles": (profiles, profiled, 0.6),
+    "bits": (bits, bits_names, 0.6),
     "throughput": (lambda lab: throughput(lab, "throughput"), lambda lab: throughput_names(lab, "throughput"), 0.8),
     "accuracy": (accuracy, accuracy_names, 0.6),
-    "bits": (bits, bits_names, 0.6),
+    "jobs": (gpujobs.jobs, gpujobs.names, 0.3),
     "caps": (lambda lab: throughput(lab, "caps"), lambda lab: throughput_names(lab, "caps"), 0.6),
     "sanitizer": (sanitizer, sanitizer_names, 0.35),
     "ideal": (ideal, ideal_names, 0.6),

@@ -67,6 +67,19 @@ def smoke(rows):
         yield [row["cell"], wrong or alike or "ran", row.get("start_s", ""), step, *metered(row), text[-500:].strip()]
 
 
+def profiles(rows):
+    yield ["model", "took, s"]
+    for row in rows:
+        yield [row["model"], row.get("took_s", "failed")]
+
+
+def jobs(rows):
+    yield ["what", "result", "step, ms", "took, s", "request, ms"]
+    for row in rows:
+        alike = {True: "same bits", False: "other bits"}.get(row.get("alike"), "failed")
+        yield [row["cell"], alike, ms(row) if "step_ns" in row else "", row.get("took_s", ""), ms(row, "request_ns") if "request_ns" in row else ""]
+
+
 def bits(rows):
     yield ["model", "runs", "different bits", "steps", "loss from CPU", "state from CPU (element, norm)"]
     for row in rows:
@@ -93,7 +106,7 @@ def accuracy(rows):
         yield [row["model"], share, ms(row, "planned_ns"), ms(row), error, *metered(row)]
 
 
-OTHERS = ("eager", "tuned", "checkpoint", "save_on_cpu", "default", "default_nchw", "default+checkpoint", "default+save_on_cpu")
+OTHERS = ("issued", "eager", "tuned", "checkpoint", "save_on_cpu", "default", "default_nchw", "default+checkpoint", "default+save_on_cpu")
 
 
 def throughput(rows):
@@ -108,7 +121,7 @@ def throughput(rows):
         cells += [told(at, "memrun"), f"{ratio:.3f}" if ratio else ""]
         cells += [told(at, who) for who in OTHERS]
         for default in (False, True):
-            held = [speed[who] for who in speed if who not in ("memrun", "tuned") and who.startswith("default") == default]
+            held = [speed[who] for who in speed if who not in ("memrun", "issued", "tuned") and who.startswith("default") == default]
             best = max(held, default=None)
             cells.append(f"{speed['memrun'] / best:.2f}" if best and "memrun" in speed else "")
         yield [*cells, *metered(at.get("memrun", {}))]
