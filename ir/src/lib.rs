@@ -32,7 +32,7 @@ pub use module::{
     ByteRange, Code, Const, Def, Feed, HostShadow, Input, Module, Op, Output, OutputRole, Phase, Role,
     SLOT_ALIGN, Slot, Space, State, Stream, Turn, Value, Wait, aligned,
 };
-pub use ops::{Class, Cost, OpKind};
+pub use ops::{Class, Cost, Negligible, OpKind};
 pub use parse::{parse, parse_op, parse_type};
 pub use print::{print, print_annotated, print_diags, slot_name, value_name};
 pub use slice::Slice;

@@ -209,5 +209,12 @@ fn tokens(filter: &str) {
     let (alpha, beta, epsilon, weight_decay) = (F32(0.9), F32(0.999), F32(1e-6), F32(0.01));
     let (l2, bias_correction, decay_first) = (F32(0.0), false, false);
     let op = OpKind::AdamW { alpha, beta, epsilon, weight_decay, bias_correction, decay_first, l2 };
-    bench(filter, "adamw", op, &[w.clone(), w.clone(), w.clone(), w, lr, step]);
+    bench(
+        filter,
+        "adamw",
+        op.clone(),
+        &[w.clone(), w.clone(), w.clone(), w.clone(), lr.clone(), step.clone()],
+    );
+    let vanishing = Tensor::f32(&[1 << 20], &[1e-20; 1 << 20]).unwrap();
+    bench(filter, "adamw_vanishing", op, &[w, vanishing.clone(), vanishing.clone(), vanishing, lr, step]);
 }

@@ -1,7 +1,7 @@
 //! Optimizer updates.
 
 use bytemuck::Pod;
-use memc_ir::DType;
+use memc_ir::{DType, Negligible};
 
 use crate::error::KernelError;
 use crate::index::{Index, by_index};
@@ -31,6 +31,12 @@ fn regularised(g: f32, w: f32, l2: f32) -> f32 {
     if l2 == 0.0 { g } else { g + l2 * w }
 }
 
+/// The number, or zero where it is smaller than `least`.
+#[inline(always)]
+fn unless_below(least: f32, x: f32) -> f32 {
+    if x.abs() < least { 0.0 } else { x }
+}
+
 /// The step number, operand `i`.
 fn step(c: &Ctx, i: usize) -> Result<i64, KernelError> {
     by_index!(c, i, I => Ok(c.slice::<I>(i)?[0].value()))
@@ -53,12 +59,13 @@ pub(crate) fn momentum(c: &Ctx, results: &mut [&mut [u8]], rule: &Momentum) -> D
     let out = (c.out::<f32>(w_new)?, c.out::<f32>(v_new)?);
 
     let (alpha, beta) = (rule.alpha, if first { 1.0 } else { rule.beta });
+    let none = Negligible::MOMENTUM;
     for_rows2(out, 1, 1, CHUNK, |at, w_out, v_out| {
         copy_chunk(w, at, w_out);
         copy_chunk(v, at, v_out);
         for ((w, v), &g) in w_out.iter_mut().zip(v_out).zip(&g[at..]) {
-            let g = regularised(g, *w, rule.l2);
-            *v = alpha * *v + beta * g;
+            let g = unless_below(none.first, regularised(g, *w, rule.l2));
+            *v = unless_below(none.first, alpha * *v + beta * g);
             *w -= lr * if rule.nesterov { g + alpha * *v } else { *v };
         }
     });
@@ -81,12 +88,14 @@ pub(crate) fn adagrad(c: &Ctx, results: &mut [&mut [u8]], rule: &Adagrad) -> Don
     let out = (c.out::<f32>(w_new)?, c.out::<f32>(h_new)?);
 
     let rate = lr / (1.0 + before as f32 * rule.decay);
+    let none = Negligible::of_adagrad(rule.epsilon);
     for_rows2(out, 1, 1, CHUNK, |at, w_out, h_out| {
         copy_chunk(w, at, w_out);
         copy_chunk(h, at, h_out);
         for ((w, h), &g) in w_out.iter_mut().zip(h_out).zip(&g[at..]) {
-            let g = regularised(g, *w, rule.l2);
-            *h += g * g;
+            let g = unless_below(none.first, regularised(g, *w, rule.l2));
+            let squared = unless_below(none.squared, g);
+            *h = unless_below(none.second, *h + squared * squared);
             *w -= rate * g / (h.sqrt() + rule.epsilon);
         }
     });
@@ -139,6 +148,7 @@ pub(crate) fn adamw(c: &Ctx, results: &mut [&mut [u8]], rule: &AdamW) -> Done {
 
     let [first, root] = rule.corrections(step);
     let (alpha, beta, epsilon) = (rule.alpha, rule.beta, rule.epsilon);
+    let none = Negligible::of_adam(epsilon);
     let decay = lr * rule.weight_decay;
     // Mode 0 corrects the denominator, mode 1 the step size.
     let (rate, root) = if rule.decay_first { (lr / first, root) } else { (lr * root / first, 1.0) };
@@ -148,9 +158,10 @@ pub(crate) fn adamw(c: &Ctx, results: &mut [&mut [u8]], rule: &AdamW) -> Done {
         copy_chunk(v, at, v_out);
         let moments = m_out.iter_mut().zip(v_out);
         for ((w, (m, v)), &g) in w_out.iter_mut().zip(moments).zip(&g[at..]) {
-            let g = regularised(g, *w, rule.l2);
-            *m = alpha * *m + (1.0 - alpha) * g;
-            *v = beta * *v + (1.0 - beta) * g * g;
+            let g = unless_below(none.first, regularised(g, *w, rule.l2));
+            let squared = unless_below(none.squared, g);
+            *m = unless_below(none.first, alpha * *m + (1.0 - alpha) * g);
+            *v = unless_below(none.second, beta * *v + (1.0 - beta) * squared * squared);
             if rule.decay_first {
                 *w -= decay * *w;
             }

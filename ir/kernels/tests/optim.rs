@@ -142,3 +142,30 @@ fn adamw_without_decay_is_adam_of_onnx() {
         check(&op, &[&c.w, &c.g, &c.m, &c.v, &c.lr, &step(number)], want);
     }
 }
+
+/// Numbers that no parameter feels leave no subnormal numbers behind, and change no parameter.
+#[test]
+fn negligible_numbers_count_as_zero() {
+    let of = |x: f32| Tensor::f32(&[N as u64], &[x; N]).unwrap();
+    let (w, lr) = (of(0.5), Tensor::f32(&[], &[1e-3]).unwrap());
+    let adamw = OpKind::AdamW {
+        alpha: F32(0.9),
+        beta: F32(0.999),
+        epsilon: F32(1e-8),
+        weight_decay: F32(0.0),
+        bias_correction: true,
+        decay_first: true,
+        l2: F32(0.0),
+    };
+    let momentum = OpKind::Momentum { alpha: F32(0.9), beta: F32(1.0), l2: F32(0.0), nesterov: false };
+    for exponent in 18..46 {
+        let (tiny, square) = (of(10f32.powi(-exponent)), of(10f32.powi(-2 * exponent)));
+        let adam = eval(&adamw, &[&w, &tiny, &tiny, &square, &lr, &step(1000)]).unwrap();
+        let moved = eval(&momentum, &[&w, &tiny, &tiny, &lr]).unwrap();
+        for results in [adam, moved] {
+            let values = |t: &Tensor| t.elements::<f32>().unwrap().to_vec();
+            assert_eq!(values(&results[0]), [0.5; N]);
+            assert!(results.iter().all(|t| !values(t).iter().any(|x| x.is_subnormal())), "1e-{exponent}");
+        }
+    }
+}

@@ -24,6 +24,7 @@ mod widen;
 pub use conv::{Im2colTiling, MAX_LANES, conv_output_extent, im2col_tiling, is_depthwise};
 pub use family::Family;
 pub use linalg::BiasGrad;
+pub use optim::Negligible;
 pub use pool::pool_output_extent;
 pub use shape::broadcast_shapes;
 pub use table::{OP_DEFS, OpKind};

@@ -65,3 +65,43 @@ pub(super) fn increment(ops: &[&TensorType], by: i64) -> Types {
 pub(super) fn increment_cost(ops: &[&TensorType], res: &[&TensorType]) -> Cost {
     Cost { flops: ops.iter().map(|t| t.numel()).sum(), ..streaming(ops, res, 0) }
 }
+
+/// Sizes below which numbers of an update count as zero.
+///
+/// A CPU computes several times as long with subnormal numbers, and updates would meet them often: the first
+/// moment of a gradient that stays zero shrinks until it is one. No parameter feels numbers of these sizes.
+/// Kernels on every device use the same, and so give the same bits.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Negligible {
+    /// Of gradients, and of states that are sums of them.
+    pub first: f32,
+    /// Of gradients whose squares are added up.
+    pub squared: f32,
+    /// Of states that are sums of squares.
+    pub second: f32,
+}
+
+impl Negligible {
+    /// Of updates that divide by nothing.
+    pub const MOMENTUM: Negligible = Negligible { first: FIRST, squared: 0.0, second: 0.0 };
+
+    /// Of Adam with this epsilon, which is added to a mean of squares' root.
+    pub fn of_adam(epsilon: f32) -> Negligible {
+        Negligible::beside(epsilon * ROUNDED)
+    }
+
+    /// Of Adagrad with this epsilon, which is added to the root of a sum of squares of up to 2^20 steps.
+    pub fn of_adagrad(epsilon: f32) -> Negligible {
+        Negligible::beside(epsilon * ROUNDED / 1024.0)
+    }
+
+    fn beside(squared: f32) -> Negligible {
+        let first = if squared > 0.0 { FIRST } else { 0.0 };
+        Negligible { first, squared, second: f32::MIN_POSITIVE.min(squared * squared) }
+    }
+}
+
+/// 2^-100: products with rates are normal numbers still.
+const FIRST: f32 = 1.0 / (1u128 << 100) as f32;
+/// 2^-26: half of what rounding to `f32` keeps.
+const ROUNDED: f32 = 1.0 / (1u32 << 26) as f32;

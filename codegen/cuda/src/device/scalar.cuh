@@ -174,6 +174,11 @@ FN f32 op_gelu_tanh_slope(f32 x) {
   return s + 2.0f * x * (0.79788456f * (1.0f + 0.134145f * x * x)) * (s * t);
 }
 
+// The number, or zero where it is smaller than `least`.
+FN f32 unless_below(f32 least, f32 x) {
+  return fabsf(x) < least ? 0.0f : x;
+}
+
 // `base` to the power of `n`: products alone, in an order that depends on `n` alone, as on the host.
 FN f64 power(f64 base, i64 n) {
   f64 all = 1.0;
