@@ -31,6 +31,7 @@ static HOSTED: std::sync::LazyLock<DeviceProfile> = std::sync::LazyLock::new(|| 
     d2h_bytes_per_s: 1e9,
     duplex_total_bytes_per_s: 2e9,
     host_bytes_per_s: Some(4e9),
+    host_latency_ns: None,
     ..toy().clone()
 });
 

@@ -167,7 +167,7 @@ pub struct Op {
     /// Time on the compute stream in ns.
     pub time_ns: u64,
     /// Parts of [`SLOWDOWN_UNIT`] of that time by which it takes longer while copies run in both directions,
-    /// as it shares the device's memory with them; half of that while one does.
+    /// as it shares the device's memory with them. Two thirds of it are those of copies to the device.
     pub slowdown: u32,
     /// Tensors read, without repetition.
     pub reads: Vec<TensorId>,

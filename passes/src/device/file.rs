@@ -122,6 +122,7 @@ const ENTRIES: &[&str] = &[
     "h2d_bytes_per_s",
     "duplex_total_bytes_per_s",
     "host_bytes_per_s",
+    "host_latency_ns",
     "kernel_latency_ns",
     "copy_latency_ns",
     "memory_bytes",
@@ -183,6 +184,9 @@ impl DeviceProfile {
             h2d_bytes_per_s: e.get("h2d_bytes_per_s", link_per_s, link)?,
             duplex_total_bytes_per_s: e.get("duplex_total_bytes_per_s", link_per_s, link)?,
             host_bytes_per_s: e.maybe("host_bytes_per_s", per_s, rate)?,
+            host_latency_ns: e.maybe("host_latency_ns", "whole nanoseconds, at most 2^50", |v| {
+                v.as_u64().filter(|ns| *ns <= MOST_NS)
+            })?,
             kernel_latency_ns: e.ns("kernel_latency_ns")?,
             copy_latency_ns: e.ns("copy_latency_ns")?,
             memory_bytes: e.maybe("memory_bytes", "a number of bytes", Value::as_u64)?,
@@ -234,6 +238,7 @@ impl DeviceProfile {
             "h2d_bytes_per_s": self.h2d_bytes_per_s,
             "duplex_total_bytes_per_s": self.duplex_total_bytes_per_s,
             "host_bytes_per_s": self.host_bytes_per_s,
+            "host_latency_ns": self.host_latency_ns,
             "kernel_latency_ns": self.kernel_latency_ns,
             "copy_latency_ns": self.copy_latency_ns,
             "memory_bytes": self.memory_bytes,

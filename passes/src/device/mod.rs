@@ -70,6 +70,9 @@ pub struct DeviceProfile {
     /// Throughput of host memory for updates of an optimizer on the host, in bytes per second; `None` where
     /// no op runs there.
     pub host_bytes_per_s: Option<f64>,
+    /// Time in ns from one kernel on the host to the next, beyond what the kernels take; `None` where it is
+    /// not measured.
+    pub host_latency_ns: Option<u64>,
     /// Fixed time of every kernel in ns.
     pub kernel_latency_ns: u64,
     /// Fixed time of every copy in ns.
@@ -116,18 +119,22 @@ impl DeviceProfile {
         let rate = self.host_bytes_per_s.filter(|_| op.def().family == Family::Optimizer)?;
         let cost = op.cost(operands, results);
         let bytes = cost.bytes_read as f64 + cost.bytes_written as f64;
-        Some(HOST_LATENCY_NS.saturating_add(whole(bytes / rate * 1e9))).filter(|&ns| ns < MOST_HOST_NS)
+        let latency = self.host_latency_ns.unwrap_or(HOST_LATENCY_NS);
+        Some(latency.saturating_add(whole(bytes / rate * 1e9))).filter(|&ns| ns < MOST_HOST_NS)
     }
 
-    /// Slowdown of an op beside copies in both directions, in parts of [`SLOWDOWN_UNIT`]: the measured
-    /// slowdown times the share of memory traffic in the op's time.
+    /// Excess of an op's time beside copies in both directions, in parts of [`SLOWDOWN_UNIT`].
+    ///
+    /// An op that only moves memory takes twice the measured excess: part of what it moves is in the cache
+    /// otherwise. One that moves none takes a third of that. Source: tests/bench/results/gpu.md.
     pub fn slowdown(&self, op: &OpKind, operands: &[&TensorType], results: &[&TensorType]) -> u32 {
         let Some(times) = self.compute_slowdown else { return 0 };
         let cost = op.cost(operands, results);
         let bytes = cost.bytes_read as f64 + cost.bytes_written as f64;
         let ns = self.op_ns(op, operands, results).max(1) as f64;
         let share = (bytes / self.memory_bytes_per_s * 1e9 / ns).min(1.0);
-        ((times - 1.0) * share * f64::from(SLOWDOWN_UNIT)).round() as u32
+        let part = share + (1.0 - share) / 3.0;
+        (2.0 * (times - 1.0) * part * f64::from(SLOWDOWN_UNIT)).round() as u32
     }
 
     /// Scratch bytes of an op on operands and results of these types. At least those of the op's row, so that

@@ -12,6 +12,13 @@ use crate::cpu::exec::Runner;
 use crate::cpu::guarded;
 use crate::{Error, Program, cpu};
 
+/// Threads for kernels on the host: all of the machine but two, of which one waits for the device, and one
+/// is the driver's. A kernel takes as long as its slowest thread.
+pub(super) fn pool() -> Result<ThreadPool, Error> {
+    let machine = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    cpu::pool(machine.saturating_sub(2).max(machine / 2).max(1))
+}
+
 /// Kernels of a program on its host arena.
 pub(super) struct HostKernels {
     program: Arc<Program>,
@@ -35,7 +42,7 @@ impl HostKernels {
         Ok(Arc::new(HostKernels {
             program: program.clone(),
             runner: Mutex::new(runner),
-            pool: cpu::pool(0)?,
+            pool: pool()?,
             failed: AtomicBool::new(false),
             failure: Mutex::new(None),
         }))

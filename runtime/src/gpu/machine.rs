@@ -3,12 +3,14 @@
 //! Everything is measured in captured graphs between marks. Kernels and copies grow until one takes long
 //! enough, or memory ends, so that slow devices are measured in as little time as fast ones.
 
-use memc_gpu::{Clock, GpuError, Graphs, Region, Sizes, Space, Stream};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use memc_gpu::{Clock, GpuError, Graphs, HostCall, HostWork, Region, Sizes, Space, Stream};
 
 use super::probe::{Probe, Shape, shape};
-use super::units;
+use super::{at_host, units};
 use crate::clock::{elapsed_ns, now};
-use crate::profile::machine::{Machine, host_bytes_per_s, median, per_second};
+use crate::profile::machine::{Machine, median, per_second, update, update_bytes};
 use crate::{Error, Stages, memory};
 
 /// Rows and columns of products, and elements of an element-wise kernel, from small to large.
@@ -26,6 +28,12 @@ const MOST: u64 = 1 << 30;
 /// Kernels in a row that tell the fixed time of one, and that copies run beside.
 const ROW: usize = 100;
 const BESIDE: usize = 4;
+/// Elements of an update on the host, and how many updates take turns: more memory than caches hold.
+const UPDATE: u64 = 2 << 20;
+const UPDATES: usize = 8;
+/// Runs of each update, and of one of a single element; the first of each warms up.
+const TURNS: usize = 4;
+const SINGLE: usize = 64;
 /// Times that medians are of.
 const SAMPLES: usize = 5;
 /// Byte that memory is filled with at first.
@@ -128,11 +136,12 @@ pub(crate) fn machine<D: Graphs + Clock>(
     let down = bench.copy_ns(Stream::DeviceToHost, copy)?.saturating_sub(d2h);
     let up = bench.copy_ns(Stream::HostToDevice, copy)?.saturating_sub(h2d);
     let duplex = bench.duplex_ns()?;
-    stages.enter("measuring the host: memory");
     let slowdown = match streams.get(large) {
         Some(probe) => bench.beside(probe)?,
         None => 1.0,
     };
+    stages.enter("measuring the host: updates");
+    let (update_ns, host_latency) = bench.updates()?;
     Ok(Machine {
         flops_per_s: product,
         f16_flops_per_s: f16,
@@ -142,7 +151,8 @@ pub(crate) fn machine<D: Graphs + Clock>(
         d2h_bytes_per_s: per_second(bytes, down),
         h2d_bytes_per_s: per_second(bytes, up),
         duplex_bytes_per_s: per_second(2 * ROUNDS as u64 * bytes, duplex),
-        host_bytes_per_s: Some(host_bytes_per_s()?),
+        host_bytes_per_s: Some(per_second(update_bytes(UPDATE), update_ns)),
+        host_latency_ns: Some(host_latency),
         copy_latency_ns: latency,
         kernel_latency_ns: Some(launch),
         compute_slowdown: Some(slowdown),
@@ -258,6 +268,40 @@ impl<D: Graphs + Clock> Bench<D> {
             driver.mark(Stream::DeviceToHost, 1)?;
             driver.mark(Stream::HostToDevice, 2)
         })
+    }
+
+    /// Time in ns of an update on the host beside copies in both directions, and from one to the next.
+    fn updates(&mut self) -> Result<(u64, u64), Error> {
+        let pool = Arc::new(at_host::pool()?);
+        let times = Arc::new(Mutex::new(Vec::new()));
+        let mut take = |elements| -> Result<HostCall, Error> {
+            let kernel = Mutex::new(update(elements)?);
+            let (pool, times) = (pool.clone(), times.clone());
+            Ok(self.driver.take_work(HostWork(Arc::new(move || {
+                let ran = pool.install(|| kernel.lock().unwrap_or_else(PoisonError::into_inner).run());
+                times.lock().unwrap_or_else(PoisonError::into_inner).extend(ran);
+            }))))
+        };
+        let single = take(1)?;
+        let updates = (0..UPDATES).map(|_| take(UPDATE)).collect::<Result<Vec<_>, _>>()?;
+        let run = |driver: &mut D, calls: &[HostCall], turns| -> Result<Vec<u64>, Error> {
+            times.lock().unwrap_or_else(PoisonError::into_inner).clear();
+            for call in (0..turns).flat_map(|_| calls) {
+                driver.call_host(Stream::HostCompute, *call)?;
+            }
+            driver.synchronize()?;
+            Ok(times.lock().unwrap_or_else(PoisonError::into_inner).clone())
+        };
+        run(&mut self.driver, &[single], SINGLE)?;
+        let start = now();
+        run(&mut self.driver, &[single], SINGLE)?;
+        let latency = elapsed_ns(start) / SINGLE as u64;
+        for _ in 0..UPDATES {
+            both(&mut self.driver, self.copy)?;
+        }
+        let mut ns = run(&mut self.driver, &updates, TURNS)?;
+        let update = median(ns.get_mut(UPDATES..).unwrap_or_default());
+        Ok((update, latency))
     }
 
     /// Slowdown of kernels beside copies in both directions.

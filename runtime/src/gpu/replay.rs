@@ -16,6 +16,7 @@ use super::places::{on_device, region};
 use super::refused::RefusedCall;
 use super::report::Reports;
 use super::split::{Captured, Split};
+use super::trial::Trial;
 use super::{library, lower, memory, units};
 use crate::device::{Executor, HostSide};
 use crate::program::{Action, Command, Launch, Place, Source};
@@ -89,6 +90,8 @@ pub(super) struct Replay<D> {
     pub(super) latest: Vec<usize>,
     /// The body as graphs; `None` where it is not to be captured.
     pub(super) captured: Option<Captured>,
+    /// Where the plan swaps, which of both ways is the faster one.
+    trial: Option<Trial>,
     notes: Vec<String>,
     refused: Vec<RefusedCall>,
     /// Kernels on the host, where there are any.
@@ -118,6 +121,13 @@ fn made_for_another(profile: &str, gpu: &str) -> Option<String> {
         )
     };
     (!is_own).then(text)
+}
+
+/// Whether a step copies more than its inputs and outputs.
+fn swaps(program: &Program) -> bool {
+    let body = program.section(Section::Body).iter();
+    let copies = body.filter(|command| matches!(command.action, Action::Copy { .. })).count();
+    copies > program.slots.len() + program.results.len()
 }
 
 impl<D: Graphs + Clock + LibraryAlgorithms> Replay<D> {
@@ -218,6 +228,7 @@ impl<D: Graphs + Clock> Replay<D> {
             staging,
             options,
             latest: (0..program.events).collect(),
+            trial: swaps(&program).then(Trial::new),
             captured: split.map(Captured::new),
             notes,
             refused: by_library.refused,
@@ -382,13 +393,18 @@ impl<D: Graphs + Clock> Executor for Replay<D> {
         match self.captured.take_if(|_| section == Section::Body) {
             None => self.issue(section, host)?,
             Some(mut captured) => {
-                if captured.ready() {
+                let is_ready = captured.ready();
+                if is_ready && self.trial.as_mut().is_none_or(Trial::is_graph) {
                     self.launch_half(&mut captured, host)?;
+                    self.captured = Some(captured);
+                } else if is_ready {
+                    self.captured = Some(captured);
+                    self.issue(section, host)?;
                 } else {
                     self.issue(section, host)?;
                     self.capture(&mut captured)?;
+                    self.captured = Some(captured);
                 }
-                self.captured = Some(captured);
             }
         }
         if section == Section::Body

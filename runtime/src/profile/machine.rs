@@ -45,6 +45,8 @@ pub struct Machine {
     /// Bytes per second that an update of AdamW on the host reads and writes, where the device is not the
     /// host.
     pub host_bytes_per_s: Option<u64>,
+    /// Time in ns from one kernel on the host to the next, beyond what the kernels take.
+    pub host_latency_ns: Option<u64>,
     /// Fixed time of a copy in ns.
     pub copy_latency_ns: u64,
     /// Fixed time of a kernel in ns, where that was measured.
@@ -62,8 +64,8 @@ impl Machine {
     pub(super) fn measure(pool: &ThreadPool, stages: &Stages) -> Result<Machine, Error> {
         stages.enter("measuring the machine: arithmetic and memory");
         let square = format!("f32[{SIDE},{SIDE}]");
-        let product = pool.install(|| kernel_ns(("matmul", ""), &[&square, &square], &[]))?;
-        let stream = pool.install(|| kernel_ns(("neg", ""), &[&format!("f32[{LARGE}]")], &[]))?;
+        let product = pool.install(|| kernel_ns(("matmul", ""), &[&square, &square]))?;
+        let stream = pool.install(|| kernel_ns(("neg", ""), &[&format!("f32[{LARGE}]")]))?;
         stages.enter("measuring the machine: copies");
         let copy = copies(1);
         Ok(Machine {
@@ -76,6 +78,7 @@ impl Machine {
             h2d_bytes_per_s: copy,
             duplex_bytes_per_s: copies(2),
             host_bytes_per_s: None,
+            host_latency_ns: None,
             copy_latency_ns: hand_over_ns(),
             kernel_latency_ns: None,
             compute_slowdown: None,
@@ -85,15 +88,17 @@ impl Machine {
     }
 }
 
-/// Bytes per second that an update of AdamW on the host reads and writes, on all threads of the machine.
-pub(crate) fn host_bytes_per_s() -> Result<u64, Error> {
-    let (w, one) = (format!("f32[{LARGE}]"), ("f32[]", "i64[]"));
+/// An update of AdamW in place, of a tensor of so many elements of `f32`.
+pub(crate) fn update(elements: u64) -> Result<Kernel, Error> {
     let attrs =
         "{alpha = 0.9, beta = 0.999, epsilon = 1e-8, weight_decay = 0.01, bias_correction, decay_first}";
-    let operands: [&str; 6] = [&w, &w, &w, &w, one.0, one.1];
-    let pool = crate::cpu::pool(0)?;
-    let ns = pool.install(|| kernel_ns(("adamw", attrs), &operands, &[(0, 0), (2, 1), (3, 2)]))?;
-    Ok(per_second(7 * 4 * LARGE, ns))
+    let w: &str = &format!("f32[{elements}]");
+    Kernel::new(("adamw", attrs), &[w, w, w, w, "f32[]", "i64[]"], &[(0, 0), (2, 1), (3, 2)])
+}
+
+/// Bytes that [`update`] reads and writes.
+pub(crate) fn update_bytes(elements: u64) -> u64 {
+    7 * 4 * elements
 }
 
 /// So many things in `ns` nanoseconds, per second.
@@ -131,35 +136,61 @@ impl Aligned {
     }
 }
 
-/// Median time of an op with these attributes; results take the bytes of operands by pairs of indices.
-fn kernel_ns(
-    (op, attrs): (&str, &str),
-    operands: &[&str],
-    in_place: &[(usize, usize)],
-) -> Result<u64, Error> {
-    let failed = |what: &dyn std::fmt::Display| Error::Internal(format!("measuring {op}: {what}"));
-    let op: OpKind = parse_op(op, attrs).map_err(|e| failed(&e))?;
-    let operands = operands.iter().map(|t| parse_type(t)).collect::<Result<Vec<TensorType>, _>>();
-    let operands = operands.map_err(|e| failed(&e))?;
-    let results = op.infer(&operands.iter().collect::<Vec<_>>()).map_err(|e| failed(&e))?;
-    let call = Call { op: &op, operand_types: &operands, result_types: &results };
-    let needs = call.check().map_err(|e| failed(&e))?;
-    let inputs: Vec<Aligned> = operands.iter().map(|t| Aligned::new(t.bytes())).collect();
-    let result = |operand: usize| in_place.iter().find(|pair| pair.0 == operand).map(|pair| pair.1);
-    let inputs = inputs.iter().enumerate();
-    let inputs: Vec<Operand> =
-        inputs.map(|(i, bytes)| result(i).map_or(Operand::Bytes(bytes.get()), Operand::Result)).collect();
-    let mut outputs: Vec<Aligned> = results.iter().map(|t| Aligned::new(t.bytes())).collect();
-    let mut workspace = Aligned::new(needs);
-    let mut times = Vec::with_capacity(SAMPLES);
-    for _ in 0..=SAMPLES {
-        let mut outputs: Vec<&mut [u8]> = outputs.iter_mut().map(Aligned::get_mut).collect();
-        let start = now();
-        execute(&call, &inputs, &mut outputs, workspace.get_mut()).map_err(|e| failed(&e))?;
-        times.push(elapsed_ns(start));
+/// An op with memory of its own.
+pub(crate) struct Kernel {
+    op: OpKind,
+    operands: Vec<TensorType>,
+    results: Vec<TensorType>,
+    /// Of operands that take the bytes of a result, its index.
+    in_place: Vec<(usize, usize)>,
+    inputs: Vec<Aligned>,
+    outputs: Vec<Aligned>,
+    workspace: Aligned,
+}
+
+impl Kernel {
+    /// An op with these attributes; results take the bytes of operands by pairs of indices.
+    fn new(
+        (op, attrs): (&str, &str),
+        operands: &[&str],
+        in_place: &[(usize, usize)],
+    ) -> Result<Kernel, Error> {
+        let failed = |what: &dyn std::fmt::Display| Error::Internal(format!("measuring {op}: {what}"));
+        let op: OpKind = parse_op(op, attrs).map_err(|e| failed(&e))?;
+        let operands = operands.iter().map(|t| parse_type(t)).collect::<Result<Vec<TensorType>, _>>();
+        let operands = operands.map_err(|e| failed(&e))?;
+        let results = op.infer(&operands.iter().collect::<Vec<_>>()).map_err(|e| failed(&e))?;
+        let call = Call { op: &op, operand_types: &operands, result_types: &results };
+        let workspace = Aligned::new(call.check().map_err(|e| failed(&e))?);
+        let own = |i: usize| in_place.iter().all(|(operand, _)| *operand != i);
+        let sizes = operands.iter().enumerate().map(|(i, t)| if own(i) { t.bytes() } else { 0 });
+        let inputs = sizes.map(Aligned::new).collect();
+        let outputs = results.iter().map(|t| Aligned::new(t.bytes())).collect();
+        Ok(Kernel { op, operands, results, in_place: in_place.to_vec(), inputs, outputs, workspace })
     }
+
+    /// Runs it, and says how long that took in ns.
+    pub(crate) fn run(&mut self) -> Result<u64, Error> {
+        let call = Call { op: &self.op, operand_types: &self.operands, result_types: &self.results };
+        let result = |operand: usize| self.in_place.iter().find(|pair| pair.0 == operand).map(|pair| pair.1);
+        let inputs = self.inputs.iter().enumerate();
+        let inputs: Vec<Operand> =
+            inputs.map(|(i, bytes)| result(i).map_or(Operand::Bytes(bytes.get()), Operand::Result)).collect();
+        let mut outputs: Vec<&mut [u8]> = self.outputs.iter_mut().map(Aligned::get_mut).collect();
+        let start = now();
+        execute(&call, &inputs, &mut outputs, self.workspace.get_mut())
+            .map_err(|e| Error::Internal(format!("measuring an op: {e}")))?;
+        Ok(elapsed_ns(start))
+    }
+}
+
+/// Median time of an op with these attributes.
+fn kernel_ns(op: (&str, &str), operands: &[&str]) -> Result<u64, Error> {
+    let mut kernel = Kernel::new(op, operands, &[])?;
     // The first run warms up.
-    Ok(median(times.get_mut(1..).unwrap_or_default()))
+    kernel.run()?;
+    let mut times = (0..SAMPLES).map(|_| kernel.run()).collect::<Result<Vec<_>, _>>()?;
+    Ok(median(&mut times))
 }
 
 /// Bytes per second of `n` copies side by side, together.

@@ -230,6 +230,9 @@ impl Profile {
         if let Some(rate) = m.host_bytes_per_s {
             profile["host_bytes_per_s"] = json!(rate);
         }
+        if let Some(ns) = m.host_latency_ns {
+            profile["host_latency_ns"] = json!(ns);
+        }
         if let Some(bytes) = m.memory_bytes {
             profile["memory_bytes"] = json!(bytes);
         }
