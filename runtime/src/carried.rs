@@ -10,7 +10,7 @@ use memc_ir::TensorType;
 use memc_plan::Plan;
 
 use crate::Error;
-use crate::jobs::Job;
+use crate::jobs::{Job, own_name};
 use crate::state::{StateFile, is_variable, variables};
 
 /// States of jobs that no device holds, and the steps that each job has done.
@@ -34,25 +34,23 @@ impl Carried {
     /// # Errors
     /// [`Error::Io`], and [`Error::Data`] where the file is not of that job.
     pub fn read(&mut self, plan: &Plan, job: &str, path: &Path) -> Result<(), Error> {
-        let job = Job { name: job.to_owned(), steps: 1, before: 0 };
-        let file = StateFile::open(path)?.of_job(&job);
+        let file = StateFile::open(path)?.of_job(job);
         file.check(plan, crate::state::Fit::Exact)?;
-        for state in variables(plan).filter(|state| job.own_name(&state.name).is_some()) {
+        for state in variables(plan).filter(|state| own_name(job, &state.name).is_some()) {
             let length = usize::try_from(state.ty.bytes())
                 .map_err(|_| Error::Memory(format!("state `{}`: no memory for {}", state.name, state.ty)))?;
             let mut bytes = vec![0; length];
             file.read(&state.name, &mut bytes)?;
             self.states.insert(state.name.clone(), (state.ty.clone(), bytes));
         }
-        self.steps.insert(job.name, file.step());
+        self.steps.insert(job.to_owned(), file.step());
         Ok(())
     }
 
     /// Forgets a job.
     pub fn forget(&mut self, job: &str) {
-        let job = Job { name: job.to_owned(), steps: 1, before: 0 };
-        self.states.retain(|name, _| job.own_name(name).is_none());
-        self.steps.remove(&job.name);
+        self.states.retain(|name, _| own_name(job, name).is_none());
+        self.steps.remove(job);
     }
 
     /// Refuses states whose types are others in a plan.

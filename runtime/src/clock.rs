@@ -14,11 +14,6 @@ pub(crate) fn elapsed_ns(start: Instant) -> u64 {
     u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Whole ns from one time to a later one.
-pub(crate) fn between_ns(from: Instant, to: Instant) -> u64 {
-    u64::try_from(to.saturating_duration_since(from).as_nanos()).unwrap_or(u64::MAX)
-}
-
 /// Spans counted from the first start, in order of commands. `times` has command, start and end, in ns of any
 /// origin.
 pub(crate) fn from_first(times: &[(usize, i64, i64)]) -> Vec<Span> {

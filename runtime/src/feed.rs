@@ -17,12 +17,12 @@ mod pipe;
 mod source;
 mod synthetic;
 
-use std::{collections::BTreeMap, path::Path};
+use std::{collections::BTreeMap, path::Path, thread};
 
 use memc_ir::{DType, TensorType, counted};
 use memc_plan::{Feed, Plan};
-use rayon::prelude::*;
 
+use crate::ends::{put, write_step};
 use crate::jobs::{self, Job};
 use crate::schedule::Rate;
 use crate::{Error, Program, state::list};
@@ -329,11 +329,7 @@ impl Feeder {
                 let rate = self.rates.get(job).map_or(f32::NAN, |rates| rates.at(step(job, index)));
                 put(out, &rate.to_le_bytes());
             }
-            Some(&Source::Step { job, index, dtype }) => match (dtype, step(job, index)) {
-                (DType::F32, step) => put(out, &(step as f32).to_le_bytes()),
-                (DType::I32, step) => put(out, &i32::try_from(step).unwrap_or(i32::MAX).to_le_bytes()),
-                (_, step) => put(out, &i64::try_from(step).unwrap_or(i64::MAX).to_le_bytes()),
-            },
+            Some(&Source::Step { job, index, dtype }) => write_step(out, dtype, step(job, index)),
             _ => {
                 return Err(Error::Internal(format!("input {input} has no contents of {} bytes", out.len())));
             }
@@ -356,22 +352,22 @@ fn number(jobs: &[Job], input: &memc_plan::Input, feed: &Feed, ty: &TensorType) 
     }
 }
 
-/// Bytes of a large input that a thread copies at a time.
-const PIECE: usize = 1 << 20;
+/// Bytes of an input from which several threads copy it, and how many threads.
+const LARGE: usize = 8 << 20;
+const THREADS: usize = 8;
 
 /// Copies a batch of the same size. A large one takes several threads: one alone reaches a tenth of the
 /// memory's bandwidth, and the step may wait for it.
 fn copy(out: &mut [u8], batch: &[u8]) {
-    if out.len() <= PIECE {
-        return out.copy_from_slice(batch);
-    }
-    let pieces = out.par_chunks_mut(PIECE).zip(batch.par_chunks(PIECE));
-    pieces.for_each(|(out, batch)| out.copy_from_slice(batch));
-}
-
-fn put(out: &mut [u8], bytes: &[u8]) {
-    for (to, from) in out.iter_mut().zip(bytes) {
-        *to = *from;
+    let piece = out.len().div_ceil(THREADS).max(1);
+    let is_done = out.len() >= LARGE
+        && thread::scope(|scope| {
+            out.chunks_mut(piece).zip(batch.chunks(piece)).all(|(out, batch)| {
+                thread::Builder::new().spawn_scoped(scope, move || out.copy_from_slice(batch)).is_ok()
+            })
+        });
+    if !is_done {
+        out.copy_from_slice(batch);
     }
 }
 
@@ -544,11 +540,7 @@ fn rates_of(plan: &Plan, jobs: &[Job], options: &FeedOptions) -> Result<Vec<Rate
         return Err(Error::Usage("--lr: the plan takes no learning rate".to_owned()));
     }
     for (name, _) in &options.job_lr {
-        let Some(at) = jobs.iter().position(|job| job.name == *name && !name.is_empty()) else {
-            let known: Vec<&str> = jobs.iter().map(|job| job.name.as_str()).collect();
-            let known = if known == [""] { "none".to_owned() } else { list(&known) };
-            return Err(Error::Usage(format!("--lr {name}/: the plan has no such job; it has {known}")));
-        };
+        let at = jobs::find(jobs, name, &format!("--lr {name}/"))?;
         if !defaults.contains_key(&at) {
             return Err(Error::Usage(format!("--lr {name}/: the job takes no learning rate")));
         }

@@ -7,6 +7,8 @@
 use memc_ir::Turn;
 use memc_plan::Plan;
 
+use crate::{Error, state::list};
+
 /// A job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Job {
@@ -34,10 +36,25 @@ impl Job {
         steps.saturating_sub(self.before).div_ceil(u64::from(self.steps.max(1)))
     }
 
-    /// The job's own name of a tensor; none where the tensor is another job's.
+    /// [`own_name`] of the job.
     pub(crate) fn own_name<'n>(&self, name: &'n str) -> Option<&'n str> {
-        if self.name.is_empty() { Some(name) } else { name.strip_prefix(&self.name)?.strip_prefix('/') }
+        own_name(&self.name, name)
     }
+}
+
+/// A job's own name of a tensor; `None` where the tensor is another job's.
+pub(crate) fn own_name<'n>(job: &str, name: &'n str) -> Option<&'n str> {
+    if job.is_empty() { Some(name) } else { name.strip_prefix(job)?.strip_prefix('/') }
+}
+
+/// Index of the job with a name that an option gives, such as `--lr NAME/`.
+pub(crate) fn find(jobs: &[Job], name: &str, option: &str) -> Result<usize, Error> {
+    let at = jobs.iter().position(|job| job.name == name && !name.is_empty());
+    at.ok_or_else(|| {
+        let known: Vec<&str> = jobs.iter().map(|job| job.name.as_str()).collect();
+        let known = if known == [""] { "none".to_owned() } else { list(&known) };
+        Error::Usage(format!("{option}: the plan has no such job; it has {known}"))
+    })
 }
 
 /// The jobs of a plan, in its order. None of them has done steps before the first round.

@@ -4,6 +4,7 @@ mod carried;
 mod clock;
 pub mod cpu;
 mod device;
+mod ends;
 mod error;
 mod evaluation;
 mod feed;
@@ -39,7 +40,9 @@ pub use init::Initial;
 pub use memory::available;
 pub use profile::{Machine, Profile, ProfileOptions, profile, profile_gpu};
 pub use program::Program;
-pub use run::{DeviceName, Epochs, JobStep, Report, RunOptions, Step, Watch, run, run_carrying, run_on};
+pub use run::{
+    DeviceName, Epochs, JobStep, Report, RunOptions, Silent, Step, Watch, run, run_carrying, run_on,
+};
 pub use schedule::{Decay, Rate, Schedule};
 pub use session::{Session, Sink};
 pub use stage::{Stage, Stages};

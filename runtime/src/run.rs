@@ -128,6 +128,18 @@ pub trait Watch {
     fn should_stop(&self) -> bool;
 }
 
+/// Watches nothing.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Silent;
+
+impl Watch for Silent {
+    fn step(&mut self, _step: &Step) {}
+    fn note(&mut self, _text: &str) {}
+    fn should_stop(&self) -> bool {
+        false
+    }
+}
+
 /// A step that is done; of a plan of several jobs, a round.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Step {
@@ -441,15 +453,7 @@ fn steps_to_run(feeder: &Feeder, options: &RunOptions, is_evaluation: bool, done
                 "--epochs: the plan is of several jobs; say whose passes count, as --epochs {first}={passes}"
             )));
         }
-        (Some(name), jobs) => match jobs.iter().position(|job| job.name == *name) {
-            Some(at) => at,
-            None => {
-                let known: Vec<&str> = jobs.iter().map(|job| job.name.as_str()).collect();
-                let known = if known == [""] { "none".to_owned() } else { list(&known) };
-                let text = format!("--epochs {name}=: the plan has no such job; it has {known}");
-                return Err(Error::Usage(text));
-            }
-        },
+        (Some(name), jobs) => jobs::find(jobs, name, &format!("--epochs {name}="))?,
     };
     let Some((pass, _)) = feeder.pass(at).filter(|(steps, _)| *steps > 0) else {
         return Err(Error::Usage(
@@ -518,7 +522,7 @@ fn initial<'a>(
             })?;
             Ok((
                 match job {
-                    Some(job) => state.of_job(job),
+                    Some(job) => state.of_job(&job.name),
                     None => state,
                 },
                 path,

@@ -5,6 +5,7 @@ use std::{path::Path, sync::Arc};
 use memc_ir::{OutputRole, attr::Scalar};
 use memc_plan::{Plan, Section, Span};
 
+use crate::ends::{self, Outputs};
 use crate::jobs;
 use crate::state::Saved;
 use crate::{Device, Error, Executor, Feeder, HostSide, Initial, Program, RefusedCall, StateWriter};
@@ -41,7 +42,7 @@ struct Host<'a> {
     program: Arc<Program>,
     initial: &'a Initial<'a>,
     feeder: &'a mut Feeder,
-    outputs: Vec<Vec<u8>>,
+    outputs: Outputs,
     /// Outputs that are losses, each with its job.
     losses: Vec<(usize, usize)>,
     step: u64,
@@ -79,7 +80,7 @@ impl<'a> Session<'a> {
         let losses = plan.outputs.iter().zip(&program.types.outputs).enumerate();
         let losses = losses.filter(|(_, (o, ty))| o.role == OutputRole::Loss && ty.dtype.is_float());
         let losses = losses.map(|(i, (o, _))| (i, jobs::index_of(feeder.jobs(), &o.name))).collect();
-        let outputs = program.results.iter().map(|place| vec![0; place.len]).collect();
+        let outputs = Outputs::of(&program);
         let host = Host { program, initial, feeder, outputs, losses, step: initial.step() };
         Ok(Session { executor, host, is_traced: false })
     }
@@ -157,9 +158,7 @@ impl<'a> Session<'a> {
     pub(crate) fn store(&mut self, path: &Path, plan: &Plan) -> Result<Saved, Error> {
         let mut writer = StateWriter::of_jobs(path, plan, self.host.feeder.jobs(), self.host.step)?;
         let mut sink = |state: usize, bytes: &[u8]| writer.put(state, bytes);
-        let mut host = Final { host: &mut self.host, sink: &mut sink };
-        self.executor.run(Section::Epilogue, &mut host)?;
-        self.executor.synchronize()?;
+        self.epilogue(&mut sink)?;
         writer.written(plan)
     }
 
@@ -182,7 +181,7 @@ impl<'a> Session<'a> {
     /// # Errors
     /// Those of `states` and of the prologue; the session is of no use then.
     pub(crate) fn reload(&mut self, states: &mut States<'_>) -> Result<(), Error> {
-        let mut host = Reloading { host: &mut self.host, states };
+        let mut host = Elsewhere { host: &mut self.host, states: Some(states), sink: None };
         self.executor.run(Section::Prologue, &mut host)?;
         self.executor.synchronize()
     }
@@ -194,7 +193,7 @@ impl<'a> Session<'a> {
 
     /// Bytes of an output of the last step.
     pub fn output(&self, output: usize) -> &[u8] {
-        self.host.outputs.get(output).map_or(&[], Vec::as_slice)
+        self.host.outputs.get(output).unwrap_or_default()
     }
 
     /// Mean of all numbers of all loss outputs of a job in the last round; `None` if it has no loss. The only
@@ -219,7 +218,12 @@ impl<'a> Session<'a> {
     /// # Errors
     /// The first error of any stream, or of `sink`.
     pub fn finish(mut self, sink: &mut Sink<'_>) -> Result<(), Error> {
-        let mut host = Final { host: &mut self.host, sink };
+        self.epilogue(sink)
+    }
+
+    /// Hands each stored state to `sink`, and waits for all that was issued.
+    fn epilogue(&mut self, sink: &mut Sink<'_>) -> Result<(), Error> {
+        let mut host = Elsewhere { host: &mut self.host, states: None, sink: Some(sink) };
         self.executor.run(Section::Epilogue, &mut host)?;
         self.executor.synchronize()
     }
@@ -227,10 +231,7 @@ impl<'a> Session<'a> {
 
 impl HostSide for Host<'_> {
     fn load(&mut self, state: usize, bytes: &mut [u8]) -> Result<(), Error> {
-        match self.program.types.states.get(state) {
-            Some(ty) => self.initial.write(state, ty, bytes),
-            None => Err(Error::Internal(format!("no state {state}"))),
-        }
+        ends::load(&self.program, self.initial, state, bytes)
     }
 
     fn store(&mut self, _state: usize, _bytes: &[u8]) -> Result<(), Error> {
@@ -242,53 +243,32 @@ impl HostSide for Host<'_> {
     }
 
     fn read(&mut self, output: usize, bytes: &[u8]) -> Result<(), Error> {
-        match self.outputs.get_mut(output).filter(|to| to.len() == bytes.len()) {
-            Some(to) => to.copy_from_slice(bytes),
-            None => {
-                return Err(Error::Internal(format!("output {output} was read with {} bytes", bytes.len())));
-            }
+        self.outputs.keep(output, bytes)
+    }
+}
+
+/// The host's end where states come from elsewhere, or go there.
+struct Elsewhere<'h, 'a, 's> {
+    host: &'h mut Host<'a>,
+    states: Option<&'h mut States<'s>>,
+    sink: Option<&'h mut Sink<'s>>,
+}
+
+impl HostSide for Elsewhere<'_, '_, '_> {
+    fn load(&mut self, state: usize, bytes: &mut [u8]) -> Result<(), Error> {
+        if let Some(states) = &mut self.states
+            && states(state, bytes)?
+        {
+            return Ok(());
         }
-        Ok(())
-    }
-}
-
-/// The host's end of a prologue whose states come from elsewhere.
-struct Reloading<'h, 'a> {
-    host: &'h mut Host<'a>,
-    states: &'h mut States<'h>,
-}
-
-impl HostSide for Reloading<'_, '_> {
-    fn load(&mut self, state: usize, bytes: &mut [u8]) -> Result<(), Error> {
-        if (self.states)(state, bytes)? { Ok(()) } else { self.host.load(state, bytes) }
-    }
-
-    fn store(&mut self, state: usize, bytes: &[u8]) -> Result<(), Error> {
-        self.host.store(state, bytes)
-    }
-
-    fn write(&mut self, input: usize, bytes: &mut [u8]) -> Result<(), Error> {
-        self.host.write(input, bytes)
-    }
-
-    fn read(&mut self, output: usize, bytes: &[u8]) -> Result<(), Error> {
-        self.host.read(output, bytes)
-    }
-}
-
-/// The host's end of the epilogue.
-struct Final<'h, 'a> {
-    host: &'h mut Host<'a>,
-    sink: &'h mut Sink<'h>,
-}
-
-impl HostSide for Final<'_, '_> {
-    fn load(&mut self, state: usize, bytes: &mut [u8]) -> Result<(), Error> {
         self.host.load(state, bytes)
     }
 
     fn store(&mut self, state: usize, bytes: &[u8]) -> Result<(), Error> {
-        (self.sink)(state, bytes)
+        match &mut self.sink {
+            Some(sink) => sink(state, bytes),
+            None => self.host.store(state, bytes),
+        }
     }
 
     fn write(&mut self, input: usize, bytes: &mut [u8]) -> Result<(), Error> {

@@ -70,7 +70,7 @@ pub struct StateFile {
     job_steps: Vec<(String, u64)>,
     source: Option<String>,
     /// The job whose states it has under their own names, where it has not those of all jobs.
-    job: Option<Job>,
+    job: Option<String>,
 }
 
 #[derive(Debug)]
@@ -173,8 +173,8 @@ impl StateFile {
     }
 
     /// The file as one of a single job, whose tensors have its own names.
-    pub(crate) fn of_job(self, job: &Job) -> StateFile {
-        StateFile { job: Some(job.clone()), ..self }
+    pub(crate) fn of_job(self, job: &str) -> StateFile {
+        StateFile { job: Some(job.to_owned()), ..self }
     }
 
     /// Whether it has the states of a single job of several.
@@ -188,7 +188,7 @@ impl StateFile {
     /// [`Error::Data`] where a job has done fewer steps than the rounds have with these jobs.
     pub(crate) fn before(&self, jobs: &[Job]) -> Result<Vec<(String, u64)>, Error> {
         if let Some(job) = &self.job {
-            return Ok(vec![(job.name.clone(), self.step)]);
+            return Ok(vec![(job.clone(), self.step)]);
         }
         let mut before = Vec::new();
         for (name, done) in &self.job_steps {
@@ -207,7 +207,7 @@ impl StateFile {
 
     /// The name that a state of the plan has in the file; none where the state is another job's.
     fn own_name<'n>(&self, name: &'n str) -> Option<&'n str> {
-        self.job.as_ref().map_or(Some(name), |job| job.own_name(name))
+        self.job.as_ref().map_or(Some(name), |job| jobs::own_name(job, name))
     }
 
     /// Steps done when the file was written, or rounds where it has several jobs; 0 where it does not say.

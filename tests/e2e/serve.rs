@@ -6,7 +6,7 @@ use std::process::{Child, Stdio};
 use std::time::Duration;
 
 use memc_plan::PlanFile;
-use memc_runtime::{Carried, RunOptions, Step, Watch, run_carrying};
+use memc_runtime::{Carried, RunOptions, Silent, run_carrying};
 use serde_json::Value;
 
 use crate::support::{adversarial, json, memc_command, memc_fails, memc_ok, number, put, saved};
@@ -15,16 +15,6 @@ const CNN: &str = "models/cnn_bn/training_model.onnx";
 const CLIP: &str = "models/mlp_clip/training_model.onnx";
 const LARGE: &str = "models/resnet_tiny/training_model.onnx";
 const SGD: &str = "models/cnn_bn_sgd/training_model.onnx";
-
-struct Silent;
-
-impl Watch for Silent {
-    fn step(&mut self, _step: &Step) {}
-    fn note(&mut self, _text: &str) {}
-    fn should_stop(&self) -> bool {
-        false
-    }
-}
 
 /// States of a model that runs alone, unplanned, for some steps on synthetic data.
 fn alone(folder: &Path, model: &str, steps: u64) -> BTreeMap<String, Vec<u8>> {

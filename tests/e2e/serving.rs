@@ -6,21 +6,11 @@ use std::thread;
 
 use memc_plan::PlanFile;
 use memc_runtime::serve::{ServeOptions, ServedPlan, Server};
-use memc_runtime::{RunOptions, Step, Watch};
+use memc_runtime::{RunOptions, Silent};
 use serde_json::json;
 
 use crate::client::Client;
 use crate::support::{adversarial, floats, json, memc_ok, npz, number, put, root};
-
-struct Silent;
-
-impl Watch for Silent {
-    fn step(&mut self, _step: &Step) {}
-    fn note(&mut self, _text: &str) {}
-    fn should_stop(&self) -> bool {
-        false
-    }
-}
 
 /// Data of a model, and the outputs that memrun computes of it, by row.
 struct Case {

@@ -96,8 +96,7 @@ impl Negligible {
     }
 
     fn beside(squared: f32) -> Negligible {
-        let first = if squared > 0.0 { FIRST } else { 0.0 };
-        Negligible { first, squared, second: f32::MIN_POSITIVE.min(squared * squared) }
+        Negligible { first: FIRST.min(squared), squared, second: f32::MIN_POSITIVE.min(squared * squared) }
     }
 }
 

@@ -284,6 +284,6 @@ mod tests {
         let much = Job { slowdown: 299 * UNIT as u32, ..KERNEL };
         let long = |copy: Job| Job { ns: 1_000_000, gate: true, ..copy };
         assert_eq!(ends(&[much, long(UP), long(DOWN)])[0], 300_000);
-        assert_eq!(ends(&[much, long(UP)])[0], 150_515);
+        assert_eq!(ends(&[much, long(UP)])[0], 200_392);
     }
 }

@@ -31,9 +31,11 @@ const BESIDE: usize = 4;
 /// Elements of an update on the host, and how many updates take turns: more memory than caches hold.
 const UPDATE: u64 = 2 << 20;
 const UPDATES: usize = 8;
-/// Runs of each update, and of one of a single element; the first of each warms up.
-const TURNS: usize = 4;
+/// Runs of each update, and of one of a single element.
+const TURNS: usize = 3;
 const SINGLE: usize = 64;
+/// Most times that copies in both directions are issued beside them.
+const MOST_ROUNDS: u64 = 200;
 /// Times that medians are of.
 const SAMPLES: usize = 5;
 /// Byte that memory is filled with at first.
@@ -141,7 +143,7 @@ pub(crate) fn machine<D: Graphs + Clock>(
         None => 1.0,
     };
     stages.enter("measuring the host: updates");
-    let (update_ns, host_latency) = bench.updates()?;
+    let (update_ns, host_latency) = bench.updates(duplex)?;
     Ok(Machine {
         flops_per_s: product,
         f16_flops_per_s: f16,
@@ -270,38 +272,39 @@ impl<D: Graphs + Clock> Bench<D> {
         })
     }
 
-    /// Time in ns of an update on the host beside copies in both directions, and from one to the next.
-    fn updates(&mut self) -> Result<(u64, u64), Error> {
+    /// Time in ns of an update on the host beside copies in both directions, and from one of a single element
+    /// to the next. `duplex` is the time in ns of [`both`].
+    fn updates(&mut self, duplex: u64) -> Result<(u64, u64), Error> {
         let pool = Arc::new(at_host::pool()?);
-        let times = Arc::new(Mutex::new(Vec::new()));
+        let times: Arc<Mutex<Vec<Result<u64, Error>>>> = Arc::default();
         let mut take = |elements| -> Result<HostCall, Error> {
             let kernel = Mutex::new(update(elements)?);
             let (pool, times) = (pool.clone(), times.clone());
             Ok(self.driver.take_work(HostWork(Arc::new(move || {
                 let ran = pool.install(|| kernel.lock().unwrap_or_else(PoisonError::into_inner).run());
-                times.lock().unwrap_or_else(PoisonError::into_inner).extend(ran);
+                times.lock().unwrap_or_else(PoisonError::into_inner).push(ran);
             }))))
         };
         let single = take(1)?;
         let updates = (0..UPDATES).map(|_| take(UPDATE)).collect::<Result<Vec<_>, _>>()?;
         let run = |driver: &mut D, calls: &[HostCall], turns| -> Result<Vec<u64>, Error> {
-            times.lock().unwrap_or_else(PoisonError::into_inner).clear();
             for call in (0..turns).flat_map(|_| calls) {
                 driver.call_host(Stream::HostCompute, *call)?;
             }
             driver.synchronize()?;
-            Ok(times.lock().unwrap_or_else(PoisonError::into_inner).clone())
+            std::mem::take(&mut *times.lock().unwrap_or_else(PoisonError::into_inner)).into_iter().collect()
         };
         run(&mut self.driver, &[single], SINGLE)?;
         let start = now();
         run(&mut self.driver, &[single], SINGLE)?;
         let latency = elapsed_ns(start) / SINGLE as u64;
-        for _ in 0..UPDATES {
+        // Copies that last as long as the updates, which they make slower.
+        let alone: u64 = run(&mut self.driver, &updates, TURNS)?.iter().sum();
+        for _ in 0..(2 * alone / duplex.max(1)).clamp(1, MOST_ROUNDS) {
             both(&mut self.driver, self.copy)?;
         }
         let mut ns = run(&mut self.driver, &updates, TURNS)?;
-        let update = median(ns.get_mut(UPDATES..).unwrap_or_default());
-        Ok((update, latency))
+        Ok((median(&mut ns), latency))
     }
 
     /// Slowdown of kernels beside copies in both directions.

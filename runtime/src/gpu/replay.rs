@@ -18,6 +18,7 @@ use super::report::Reports;
 use super::split::{Captured, Split};
 use super::trial::Trial;
 use super::{library, lower, memory, units};
+use crate::clock::{elapsed_ns, now};
 use crate::device::{Executor, HostSide};
 use crate::program::{Action, Command, Launch, Place, Source};
 use crate::progress::Progress;
@@ -394,12 +395,16 @@ impl<D: Graphs + Clock> Executor for Replay<D> {
             None => self.issue(section, host)?,
             Some(mut captured) => {
                 let is_ready = captured.ready();
-                if is_ready && self.trial.as_mut().is_none_or(Trial::is_graph) {
-                    self.launch_half(&mut captured, host)?;
-                    self.captured = Some(captured);
-                } else if is_ready {
-                    self.captured = Some(captured);
-                    self.issue(section, host)?;
+                if is_ready {
+                    let start = now();
+                    if self.trial.as_ref().is_none_or(Trial::is_graph) {
+                        self.launch_half(&mut captured, host)?;
+                        self.captured = Some(captured);
+                    } else {
+                        self.captured = Some(captured);
+                        self.issue(section, host)?;
+                    }
+                    self.trial.iter_mut().for_each(|trial| trial.took(elapsed_ns(start)));
                 } else {
                     self.issue(section, host)?;
                     self.capture(&mut captured)?;

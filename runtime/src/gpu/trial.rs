@@ -4,9 +4,6 @@
 //! on the plan, the GPU and the host, so that a few steps of a run are timed in both ways. All ways give the
 //! same bits.
 
-use std::time::Instant;
-
-use crate::clock::{between_ns, now};
 use crate::profile::machine::median;
 
 /// Steps that run in each way. The first of each is not timed.
@@ -17,77 +14,68 @@ const LEAST: u64 = 200;
 /// Times of the first steps, and what follows from them.
 #[derive(Debug)]
 pub(super) struct Trial {
-    starts: Vec<Instant>,
+    /// Of each step, how long the host was about it, in ns. A step ends for the host when its outputs are
+    /// there, so that steps that follow each other take as long as on the device.
+    times: [u64; 2 * STEPS],
+    /// Steps done.
+    done: usize,
     is_graph: Option<bool>,
 }
 
 impl Trial {
     pub(super) fn new() -> Trial {
-        Trial { starts: Vec::with_capacity(2 * STEPS + 1), is_graph: None }
+        Trial { times: [0; 2 * STEPS], done: 0, is_graph: None }
     }
 
-    /// Whether the step that begins now runs as a graph.
-    pub(super) fn is_graph(&mut self) -> bool {
-        if let Some(is_graph) = self.is_graph {
-            return is_graph;
-        }
-        self.starts.push(now());
-        let done = self.starts.len() - 1;
-        if done == 2 * STEPS {
-            self.is_graph = Some(self.choose());
-        }
-        self.is_graph.unwrap_or(done < STEPS)
+    /// Whether the next step runs as a graph.
+    pub(super) fn is_graph(&self) -> bool {
+        self.is_graph.unwrap_or(self.done < STEPS)
     }
 
-    /// Whether graphs are not clearly slower.
-    fn choose(&self) -> bool {
-        let [graph, commands] = [1, STEPS + 1].map(|first| self.step_ns(first));
-        commands.saturating_add(graph / LEAST) >= graph
-    }
-
-    /// Median of the timed steps of a way, from `first` on.
-    fn step_ns(&self, first: usize) -> u64 {
-        let mut times = [0; STEPS - 1];
-        let timed = self.starts.get(first..first + STEPS).unwrap_or_default();
-        for (time, (from, to)) in times.iter_mut().zip(timed.iter().zip(timed.iter().skip(1))) {
-            *time = between_ns(*from, *to);
+    /// Takes the time of a step.
+    pub(super) fn took(&mut self, ns: u64) {
+        if let Some(time) = self.times.get_mut(self.done) {
+            *time = ns;
+            self.done += 1;
         }
-        median(&mut times)
+        if self.is_graph.is_none() && self.done == self.times.len() {
+            let (graph, commands) = self.times.split_at_mut(STEPS);
+            let [graph, commands] =
+                [graph, commands].map(|times| median(times.get_mut(1..).unwrap_or_default()));
+            self.is_graph = Some(commands.saturating_add(graph / LEAST) >= graph);
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
-    /// Says what the steps after the trial are, where a step takes so many ms.
-    fn chosen(graph_ms: u64, commands_ms: u64) -> bool {
+    /// Whether steps run as a graph after steps of so many ns.
+    fn chosen(graph: [u64; STEPS], commands: [u64; STEPS]) -> bool {
         let mut trial = Trial::new();
-        let mut at = now();
-        for step in 0..2 * STEPS {
-            trial.starts.push(at);
-            at += Duration::from_millis(if step < STEPS { graph_ms } else { commands_ms });
+        for (time, is_graph) in [(graph, true), (commands, false)]
+            .into_iter()
+            .flat_map(|(times, way)| times.into_iter().map(move |time| (time, way)))
+        {
+            assert_eq!(trial.is_graph(), is_graph);
+            trial.took(time);
         }
-        trial.starts.push(at);
-        trial.choose()
+        let way = trial.is_graph();
+        for _ in 0..9 {
+            trial.took(1);
+            assert_eq!(trial.is_graph(), way);
+        }
+        way
     }
 
+    /// The first step of each way, and one that was held up, do not count.
     #[test]
     fn the_faster_way_is_taken() {
-        assert!(chosen(10, 11));
-        assert!(chosen(10, 10));
-        assert!(!chosen(11, 10));
-    }
-
-    /// Both ways run, and then one of them.
-    #[test]
-    fn both_ways_are_tried() {
-        let mut trial = Trial::new();
-        let ways: Vec<bool> = (0..2 * STEPS).map(|_| trial.is_graph()).collect();
-        assert_eq!(ways, [[true; STEPS], [false; STEPS]].concat());
-        let way = trial.is_graph();
-        assert!((0..9).all(|_| trial.is_graph() == way));
+        assert!(chosen([10_000; STEPS], [11_000; STEPS]));
+        assert!(chosen([10_000; STEPS], [9_999; STEPS]));
+        assert!(!chosen([10_000; STEPS], [9_900; STEPS]));
+        assert!(!chosen([10_000; STEPS], [50_000, 9_000, 9_000, 90_000]));
+        assert!(chosen([50_000, 10_000, 90_000, 10_000], [11_000; STEPS]));
     }
 }

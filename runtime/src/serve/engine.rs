@@ -8,13 +8,13 @@
 use std::sync::Arc;
 
 use memc_gpu::LibraryOptions;
-use memc_ir::DType;
 use memc_plan::{PlanFile, Section};
 
 use super::metrics::Metrics;
 use super::model::{Counter, Model, Port};
 use super::queue::{Answer, Queues, Round, Ticket};
 use crate::cpu::{self, Cpu};
+use crate::ends::{self, Outputs};
 use crate::{Device, DeviceName, Error, Executor, HostSide, Initial, Program, StateFile, gpu};
 
 /// A plan that is served.
@@ -171,7 +171,7 @@ struct Host<'e> {
     initial: &'e Initial<'e>,
     counters: &'e [Counter],
     inputs: Vec<Vec<u8>>,
-    outputs: Vec<Vec<u8>>,
+    outputs: Outputs,
     /// Rounds begun.
     round: u64,
 }
@@ -179,8 +179,7 @@ struct Host<'e> {
 impl<'e> Host<'e> {
     fn new(program: &'e Program, initial: &'e Initial<'e>, counters: &'e [Counter]) -> Host<'e> {
         let inputs = program.slots.iter().map(|place| vec![0; place.len]).collect();
-        let outputs = program.results.iter().map(|place| vec![0; place.len]).collect();
-        Host { program, initial, counters, inputs, outputs, round: 0 }
+        Host { program, initial, counters, inputs, outputs: Outputs::of(program), round: 0 }
     }
 
     /// Puts the requests of a round in their places, and zeros behind them.
@@ -207,10 +206,7 @@ impl<'e> Host<'e> {
 
 impl HostSide for Host<'_> {
     fn load(&mut self, state: usize, bytes: &mut [u8]) -> Result<(), Error> {
-        match self.program.types.states.get(state) {
-            Some(ty) => self.initial.write(state, ty, bytes),
-            None => Err(Error::Internal(format!("no state {state}"))),
-        }
+        ends::load(self.program, self.initial, state, bytes)
     }
 
     fn store(&mut self, _state: usize, _bytes: &[u8]) -> Result<(), Error> {
@@ -219,13 +215,7 @@ impl HostSide for Host<'_> {
 
     fn write(&mut self, input: usize, bytes: &mut [u8]) -> Result<(), Error> {
         if let Some(counter) = self.counters.iter().find(|counter| counter.input == input) {
-            let step = counter.turn.step(self.round);
-            let number = match counter.dtype {
-                DType::F32 => (step as f32).to_le_bytes().to_vec(),
-                DType::I32 => i32::try_from(step).unwrap_or(i32::MAX).to_le_bytes().to_vec(),
-                _ => i64::try_from(step).unwrap_or(i64::MAX).to_le_bytes().to_vec(),
-            };
-            bytes.iter_mut().zip(number).for_each(|(to, from)| *to = from);
+            ends::write_step(bytes, counter.dtype, counter.turn.step(self.round));
             return Ok(());
         }
         match self.inputs.get(input).filter(|from| from.len() == bytes.len()) {
@@ -238,12 +228,6 @@ impl HostSide for Host<'_> {
     }
 
     fn read(&mut self, output: usize, bytes: &[u8]) -> Result<(), Error> {
-        match self.outputs.get_mut(output).filter(|to| to.len() == bytes.len()) {
-            Some(to) => to.copy_from_slice(bytes),
-            None => {
-                return Err(Error::Internal(format!("output {output} has other than {} bytes", bytes.len())));
-            }
-        }
-        Ok(())
+        self.outputs.keep(output, bytes)
     }
 }

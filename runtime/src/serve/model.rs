@@ -91,8 +91,8 @@ pub(super) fn models(
             (job, None) => job.to_owned(),
             (job, Some(given)) => format!("{given}.{job}"),
         };
-        let inputs = inputs(plan, program, &jobs, job, &limits)?;
-        let outputs = outputs(plan, program, &jobs, job)?;
+        let inputs = inputs(plan, program, job, &limits)?;
+        let outputs = outputs(plan, program, job)?;
         let batch = batch(&inputs, &outputs).filter(|_| batches);
         models.push(Model { name, inputs, outputs, batch, lanes: job.steps.max(1) as usize });
     }
@@ -112,14 +112,13 @@ pub(super) fn models(
 fn inputs(
     plan: &Plan,
     program: &Program,
-    jobs: &[Job],
     job: &Job,
     limits: &BTreeMap<usize, Vec<Legal>>,
 ) -> Result<Vec<Port>, Error> {
     let mut ports: Vec<Port> = Vec::new();
     for (at, (input, ty)) in plan.inputs.iter().zip(&program.types.inputs).enumerate() {
         let Feed::Data { source, micro, .. } = &input.feed else { continue };
-        let Some(own) = own_name(jobs, job, source) else { continue };
+        let Some(own) = job.own_name(source) else { continue };
         let legal = limits.get(&at).cloned().unwrap_or_default();
         match ports.iter_mut().find(|port| port.name == own) {
             Some(port) if port.at.len() == *micro as usize && port.ty == *ty => port.at.push(at),
@@ -138,9 +137,9 @@ fn inputs(
 }
 
 /// The outputs of a job: those of its first step, then those of the next.
-fn outputs(plan: &Plan, program: &Program, jobs: &[Job], job: &Job) -> Result<Vec<Port>, Error> {
+fn outputs(plan: &Plan, program: &Program, job: &Job) -> Result<Vec<Port>, Error> {
     let own = |(at, (output, ty)): (usize, (&memc_plan::Output, &TensorType))| {
-        Some((own_name(jobs, job, &output.name)?.to_owned(), ty.clone(), at))
+        Some((job.own_name(&output.name)?.to_owned(), ty.clone(), at))
     };
     let all: Vec<(String, TensorType, usize)> =
         plan.outputs.iter().zip(&program.types.outputs).enumerate().filter_map(own).collect();
@@ -164,12 +163,6 @@ fn complete(ports: Vec<Port>, job: &Job, what: &str) -> Result<Vec<Port>, Error>
         None => Ok(ports),
         Some(port) => Err(Error::Plan(format!("{what} `{}` is not there in every step", port.name))),
     }
-}
-
-/// The job's own name of a tensor of the plan.
-fn own_name<'n>(jobs: &[Job], job: &Job, name: &'n str) -> Option<&'n str> {
-    // Job names have no slash, so that at most one fits.
-    if jobs.len() == 1 && job.name.is_empty() { Some(name) } else { job.own_name(name) }
 }
 
 /// First extent of all inputs and outputs, where there is one.

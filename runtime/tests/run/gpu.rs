@@ -51,6 +51,16 @@ fn a_plan_gives_the_same_bits_at_any_timing() {
             assert_eq!(got, plain, "seed {seed}, the host waits, libraries: {has_libraries}");
         }
         assert_close(&folder, &plain);
+        // Long enough for both ways of running a step to be timed, and one of them to go on.
+        let plain = on_mock(&folder, behaviour, false, &no_graph(14)).unwrap();
+        for seed in 0..4 {
+            let behaviour = Behaviour { seed: Some(seed), ..behaviour };
+            assert_eq!(
+                on_mock(&folder, behaviour, true, &steps(14)).unwrap(),
+                plain,
+                "seed {seed}, 14 steps"
+            );
+        }
     }
 }
 

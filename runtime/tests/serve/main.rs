@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use memc_plan::{NoData, PlanFile};
 use memc_runtime::serve::{ServeOptions, ServedPlan, Server};
-use memc_runtime::{RunOptions, Step, Watch};
+use memc_runtime::{RunOptions, Silent};
 use serde_json::{Value, json};
 
 use client::{Client, Reply, get, post};
@@ -83,16 +83,6 @@ fn numbers(reply: &Reply) -> Vec<f32> {
     assert_eq!(reply.status, 200, "{}", reply.text());
     let data = reply.json()["outputs"][0]["data"].as_array().unwrap().clone();
     data.iter().map(|x| x.as_f64().unwrap() as f32).collect()
-}
-
-struct Silent;
-
-impl Watch for Silent {
-    fn step(&mut self, _step: &Step) {}
-    fn note(&mut self, _text: &str) {}
-    fn should_stop(&self) -> bool {
-        false
-    }
 }
 
 /// The outputs that `memrun` computes for whole batches.

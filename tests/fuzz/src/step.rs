@@ -10,7 +10,7 @@ use memc::{Error, Imported, Model, Options, Rewrites, Search, Size};
 use memc_ir::Module;
 use memc_passes::{DeviceProfile, PROFILES};
 use memc_plan::{Plan, PlanFile};
-use memc_runtime::{Program, RunOptions, Step, Watch};
+use memc_runtime::{Program, RunOptions, Silent};
 
 /// Most ops of a module that is planned.
 const MAX_OPS: usize = 300;
@@ -139,17 +139,7 @@ pub(crate) fn is_small(plan: &Plan, source: &Module) -> bool {
 pub(crate) fn run(plan: &PlanFile, delayed: bool) {
     let cpu = memc_runtime::cpu::Options { threads: 1, check_memory: true, delay_seed: delayed.then_some(1) };
     let options = RunOptions { steps: Some(2), synthetic: true, verify: true, cpu, ..RunOptions::default() };
-    ran(memc_runtime::run(plan, &options, &mut Quiet));
-}
-
-struct Quiet;
-
-impl Watch for Quiet {
-    fn step(&mut self, _: &Step) {}
-    fn note(&mut self, _: &str) {}
-    fn should_stop(&self) -> bool {
-        false
-    }
+    ran(memc_runtime::run(plan, &options, &mut Silent));
 }
 
 /// Imports a model file as `memc` does, and goes on with what is accepted.

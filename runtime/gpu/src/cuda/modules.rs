@@ -1,5 +1,6 @@
 //! The program of a device: texts that are compiled side by side, or were before, and loaded one by one.
 
+use std::collections::BTreeMap;
 use std::ffi::CString;
 use std::ptr::null_mut;
 use std::sync::OnceLock;
@@ -11,9 +12,12 @@ use crate::cache::Cache;
 use crate::threads::side_by_side;
 use crate::{Arch, Component, GpuError, Libraries, Nvrtc};
 
-/// Modules that are loaded, each with its text.
+/// Modules that are loaded, and the one that each kernel is in.
 #[derive(Debug, Default)]
-pub(super) struct Modules(Vec<(sys::CUmodule, String)>);
+pub(super) struct Modules {
+    loaded: Vec<sys::CUmodule>,
+    of: BTreeMap<String, sys::CUmodule>,
+}
 
 impl Modules {
     /// Compiles what the user's cache does not have, and loads all.
@@ -53,7 +57,8 @@ impl Modules {
             }
             other => other,
         })?;
-        self.0.push((module, text.to_owned()));
+        self.loaded.push(module);
+        self.of.extend(kernels(text).map(|name| (name.to_owned(), module)));
         Ok(())
     }
 
@@ -63,9 +68,8 @@ impl Modules {
         let unknown =
             || GpuError::Call { function: "cuModuleGetFunction", error: format!("no kernel {name}") };
         let text = CString::new(name).map_err(|_| unknown())?;
-        // Compute-sanitizer counts a call that finds nothing as an error.
-        let head = format!(" {name}(");
-        let (module, _) = self.0.iter().find(|(_, text)| text.contains(&head)).ok_or_else(unknown)?;
+        // Not looked for in each: compute-sanitizer counts a call that finds nothing as an error.
+        let module = self.of.get(name).ok_or_else(unknown)?;
         let mut function = null_mut();
         // SAFETY: the module is loaded; a handle to write and a terminated text.
         let found = unsafe { sys::cuModuleGetFunction(&mut function, *module, text.as_ptr()) };
@@ -76,9 +80,39 @@ impl Modules {
     /// Unloads all; nothing may be running.
     #[allow(unsafe_code, reason = "the driver is a C library")]
     pub(super) fn unload(&mut self) {
-        for (module, _) in self.0.drain(..) {
+        self.of.clear();
+        for module in self.loaded.drain(..) {
             // SAFETY: loaded, and unloaded once. An error has nobody to go to.
             unsafe { sys::cuModuleUnload(module) };
         }
+    }
+}
+
+/// Names of the kernels of a text.
+fn kernels(text: &str) -> impl Iterator<Item = &str> {
+    text.split("__global__ void ").skip(1).filter_map(|rest| {
+        let bounds = rest.strip_prefix("__launch_bounds__").and_then(|rest| rest.split_once(") "));
+        bounds.map_or(rest, |(_, rest)| rest).split('(').next().map(str::trim)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::kernels;
+
+    /// Every kernel of a program is found by its name.
+    #[test]
+    fn kernels_are_found_in_texts() {
+        let lower = |op: &str, ty: &str, n: usize| {
+            let ty = memc_ir::parse_type(ty).unwrap();
+            memc_cuda::lower(&memc_ir::parse_op(op, "").unwrap(), &vec![ty; n]).unwrap().launches[0]
+                .kernel
+                .clone()
+        };
+        let all = [lower("neg", "f32[7]", 1), lower("matmul", "f32[8,8]", 2), lower("add", "f32[9]", 2)];
+        let text = memc_cuda::program(&all);
+        let mut names = all.map(|kernel| kernel.name.clone());
+        names.sort();
+        assert_eq!(kernels(&text).collect::<Vec<_>>(), names);
     }
 }
