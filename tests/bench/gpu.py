@@ -32,7 +32,7 @@ ideal       models of several times the cap beside themselves without one
 tf32        some of throughput in TF32
 torch-caps, ideal-measured: throughput at shares of PyTorch's peak, and ideal planned for the measured profile
 
-Times are medians of steps without the first two. A stage ends with a row that has its criteria (met, not met, not run and why, or
+Times are medians of steps without the first two, or of more than 20 steps without the first twelve. A stage ends with a row that has its criteria (met, not met, not run and why, or
 reported where there is no threshold) and `passed`: all were met or reported. What fails is a row with its command, exit code and
 last words. The exit code is 1 if a criterion was not met.
 """
@@ -165,6 +165,7 @@ def run(args):
                     return 1
     finally:
         lab.stop()
+        lab.keep("tunings.tar.gz", f"*.{lab.tag}.*tune.json")
         lab.keep("traces.tar.gz", f"*.{lab.tag}.*-trace.json")
         if lab.out:
             keep_report(lab)
@@ -220,7 +221,7 @@ def main():
     two.add_argument("--steps", type=int, default=5, help="of the runs whose bits are compared")
     two.add_argument("--limit", type=float, default=540, help="seconds for all of it (540); the same command goes on after that")
     two.add_argument("--only", default="", help="stages, separated by commas; they run in the order given")
-    two.add_argument("--models", default="", help="networks, such as bert_base,resnet50, of the stages that make plans on the machine")
+    two.add_argument("--models", default="", help="networks, such as bert_base,resnet50, of all stages but smoke, bits, jobs and sanitizer")
     two.add_argument("--peers", default="", help="what of PyTorch is measured, such as eager@100,checkpoint: a way at all shares of the arena, or at one")
     two.add_argument("--again", action="store_true", help="measure again what failed")
     two.add_argument("--out", help="a folder for what is to be kept")

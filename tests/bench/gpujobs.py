@@ -1,5 +1,5 @@
 """A stage of `gpu.py run`: several jobs in one plan, jobs that come and go, and requests over HTTP, beside runs of each alone."""
-import array
+import concurrent.futures
 import http.client
 import json
 import os
@@ -12,22 +12,23 @@ from gpulab import parsed
 
 OF = ["--dim=batch=8", "--loss=cross-entropy", "--optimizer=momentum:lr=0.01,momentum=0.9"]
 JOBS = {"a": "resnet18", "b": "resnet50"}
-STEPS = 20
-# Digests of the states of each job alone.
+# Steps of each job. With the controller the first one takes more, so that it still trains when the second one comes.
+STEPS, LONGER = 20, 2000
+# Digests of the states of each job alone, by job and steps.
 OWN = {}
 # Seconds that the controller, and a server, may take in all.
 WAIT = 60
 
 
-def compared(lab, paths):
+def compared(lab, paths, steps):
     """A row that says whether saved states are those of the jobs alone."""
     for job, net in JOBS.items():
-        if job not in OWN:
-            row, found = lab.states(f"{net}-8.100.plan", lab.device, steps=STEPS)
+        if (job, steps[job]) not in OWN:
+            row, found = lab.states(f"{net}-8.100.plan", lab.device, steps=steps[job])
             if found is None:
                 return row
-            OWN[job] = digest(found)
-    return {"alike": all(digest(tensors(paths[job])) == OWN[job] for job in JOBS)}
+            OWN[job, steps[job]] = digest(found)
+    return {"alike": all(digest(tensors(paths[job])) == OWN[job, steps[job]] for job in JOBS)}
 
 
 def joint(lab):
@@ -42,7 +43,7 @@ def joint(lab):
         return wrong
     row = lab.memrun(plan, lab.device, "--save", saved, steps=STEPS)
     paths = {job: lab.folder / f"joint.{job}.safetensors" for job in JOBS}
-    return row if "error" in row else row | {"planned_ns": parsed(out)["step_ns"]} | compared(lab, paths)
+    return row if "error" in row else row | {"planned_ns": parsed(out)["step_ns"]} | compared(lab, paths, dict.fromkeys(JOBS, STEPS))
 
 
 class Server:
@@ -70,7 +71,9 @@ class Server:
 def controller(lab):
     """A second job comes while the first one trains."""
     socket, saved = lab.folder / "s", {job: lab.folder / f"served.{job}.safetensors" for job in JOBS}
-    at = "cuda:0" if lab.gpu else "cpu"
+    at, steps = "cuda:0" if lab.gpu else "cpu", {"a": LONGER if lab.gpu else STEPS, "b": STEPS}
+    for path in saved.values():
+        path.unlink(missing_ok=True)
     lab.call("rm", "-rf", lab.folder / "jobs")
     ask = lambda *words: lab.call(lab.folder / "memc", "job", *words, "--socket", socket, "--json")
     begin = time.monotonic()
@@ -81,29 +84,39 @@ def controller(lab):
                 return {"error": f"the controller does not answer\n{server.says()}"}
             time.sleep(0.2)
         for job, net in JOBS.items():
-            _, wrong = ask("submit", "--job", f"{job}={lab.folder / f'{net}.onnx'}", *OF, "--synthetic", "--steps", STEPS, "--save",
+            _, wrong = ask("submit", "--job", f"{job}={lab.folder / f'{net}.onnx'}", *OF, "--synthetic", "--steps", steps[job], "--save",
                            saved[job])
             if wrong:
                 return wrong
-            time.sleep(4)
+            while job == "a" and done_steps(ask) == 0:
+                if time.monotonic() > begin + WAIT:
+                    return {"error": f"the first job does not train\n{ask('status')[0]}\n{server.says()}"}
+                time.sleep(0.1)
+        beside = done_steps(ask)
         while not all(path.exists() for path in saved.values()):
             if time.monotonic() > begin + WAIT:
                 return {"error": f"the jobs do not end\n{ask('status')[0]}\n{server.says()}"}
             time.sleep(0.2)
         time.sleep(0.5)
-    return {"took_s": round(time.monotonic() - begin, 1)} | compared(lab, saved)
+    return {"took_s": round(time.monotonic() - begin, 1), "beside_from_step": beside} | compared(lab, saved, steps)
+
+
+def done_steps(ask):
+    """Steps that the first job has done."""
+    jobs = parsed(ask("status")[0] or '{"jobs": []}')["jobs"]
+    return next((job["step"] for job in jobs if job["job"] == "a"), 0)
 
 
 def serving(lab):
-    """The same answers over HTTP as from a run, of several requests in a batch."""
+    """Rows that share a batch, and requests at a time, get the answers that each row gets by itself."""
     plan, at = lab.folder / "inference.plan", 8765 + os.getpid() % 1000
     _, wrong = lab.call(lab.folder / "memc", "compile", lab.folder / "resnet18.onnx", "--inference", "--dim=batch=8", "--device",
                         lab.prepared["profile"], "--no-mem-rewrite", "-o", plan, "--json")
     if wrong:
         return wrong
-    values = array.array("f", [(n * 7919 % 1000) / 1000 for n in range(3 * 224 * 224)])
-    request = lambda count: json.dumps({"inputs": [{"name": name, "shape": [count, 3, 224, 224], "datatype": "FP32",
-                                                    "data": values.tolist() * count}]}).encode()
+    row = lambda seed: [(n * 7919 + seed * 104729) % 1000 / 1000 for n in range(3 * 224 * 224)]
+    request = lambda *seeds: json.dumps({"inputs": [{"name": name, "shape": [len(seeds), 3, 224, 224], "datatype": "FP32",
+                                                     "data": [x for seed in seeds for x in row(seed)]}]}).encode()
     with Server(lab, lab.folder / "memrun", "serve", plan, "--device", lab.device, "--http", f"127.0.0.1:{at}") as server:
         begin = time.monotonic()
         while True:
@@ -115,14 +128,17 @@ def serving(lab):
                     return {"error": f"the server does not answer: {error}\n{server.says()}"}
                 time.sleep(0.2)
         start_s, name = time.monotonic() - begin, about["inputs"][0]["name"]
-        first, *others = [fetched(at, "POST", "/v2/models/resnet18/infer", request(count)) for count in (1, 1, 3, 8)]
+        ask = lambda *seeds: fetched(at, "POST", "/v2/models/resnet18/infer", request(*seeds))["outputs"][0]["data"]
+        alone = [ask(seed) for seed in range(8)]
+        together = ask(*range(8))
+        with concurrent.futures.ThreadPoolExecutor(8) as pool:
+            at_once = list(pool.map(ask, range(8)))
         begin = time.monotonic()
         for _ in range(5):
-            fetched(at, "POST", "/v2/models/resnet18/infer", request(1))
-        step_ns = (time.monotonic() - begin) / 5e-9
-    of = lambda answer: answer["outputs"][0]["data"]
-    alike = all(of(other) == of(first) * (len(of(other)) // len(of(first))) for other in others)
-    return {"alike": alike, "start_s": round(start_s, 1), "request_ns": step_ns}
+            ask(0)
+        request_ns = (time.monotonic() - begin) / 5e-9
+    alike = together == [x for answer in alone for x in answer] and at_once == alone and len({tuple(answer) for answer in alone}) == 8
+    return {"alike": alike, "start_s": round(start_s, 1), "request_ns": request_ns}
 
 
 def fetched(at, verb, path, body):

@@ -64,6 +64,11 @@ class Lab:
     def __init__(self, args):
         self.folder, self.device, self.steps = pathlib.Path(args.folder).resolve(), args.device, args.steps
         self.out, self.again = args.out and pathlib.Path(args.out), args.again
+        # What of PyTorch is measured, and which models beside those of `bits`; all where nothing is said.
+        self.peers, self.chosen = args.peers and args.peers.split(","), args.models and args.models.split(",")
+        nets = {model["net"] for model in json.loads((self.folder / "plans.json").read_text())["models"].values()}
+        if unknown := set(self.chosen or ()) - nets:
+            raise SystemExit(f"--models: the folder has no plans of {', '.join(sorted(unknown))}")
         if self.out:
             self.out.mkdir(parents=True, exist_ok=True)
         self.end, self.stage_end = time.monotonic() + args.limit, math.inf
@@ -71,8 +76,6 @@ class Lab:
         self.helps, self.stacks, self.saying = {}, {}, threading.Lock()
         # Plans that are being made or are there, by their files, and those that are tuned; and the commands that run.
         self.pool, self.plans, self.tuned, self.running = concurrent.futures.ThreadPoolExecutor(AT_ONCE), {}, set(), set()
-        # What of PyTorch is measured, and which models beside those of `bits`; all where nothing is said.
-        self.peers, self.chosen = args.peers and args.peers.split(","), args.models and args.models.split(",")
         self.prepared = json.loads((self.folder / "plans.json").read_text())
         self.lock = self.hold()
         gpuhost.search_libraries()

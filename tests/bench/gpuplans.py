@@ -1,8 +1,9 @@
 """Plans that gpu.py makes on the machine itself: measured profiles, plans for them, and tuning."""
+import concurrent.futures
 import pathlib
 import time
 
-from gpulab import parsed
+from gpulab import OutOfTime, parsed
 
 # Options of memc: the step as it is without memc, and a search that ends well before the command's limit.
 UNPLANNED, SEARCH = ["--no-mem-rewrite"], ["--time-limit", "60s"]
@@ -26,9 +27,11 @@ def compiled(lab, model, profile, plan, budget=None, *more):
 def tune(lab, plan, precision):
     """Lets a plan have the algorithms of libraries that are measured to be the fastest, where this memrun can."""
     if lab.gpu and lab.takes("tune", "--device"):
-        _, wrong = lab.call(lab.folder / "memrun", "tune", lab.folder / plan, "--device", lab.device, *precision,
-                             *lab.host("tune"))
-        if wrong:
+        out, wrong = lab.call(lab.folder / "memrun", "tune", lab.folder / plan, "--device", lab.device, "--json", *precision,
+                              *lab.host("tune"))
+        if not wrong:
+            (lab.folder / plan).with_suffix(".tune.json").write_text(out)
+        else:
             lab.say(failure=f"{plan} is not tuned", **wrong)
             # What was stopped would hang with the next plan, too.
             lab.helps["tune"] = "" if wrong["exit_code"] is None else lab.helps["tune"]
@@ -113,7 +116,8 @@ def begin(lab, name, profile, caps, *precision):
     model, stem = lab.prepared["models"][name], "".join([name, *precision, f".{lab.tag}"])
 
     def once(plan, make):
-        if plan not in lab.plans:
+        # One that a stage's end stopped is begun again.
+        if plan not in lab.plans or lab.plans[plan].done() and isinstance(lab.plans[plan].exception(), OutOfTime):
             lab.plans[plan] = lab.pool.submit(make)
         return lab.plans[plan]
 
@@ -136,8 +140,7 @@ def replanned(lab, name, plan, caps, *precision):
         return None, dict.fromkeys(caps, wrong)
     made = {cap: row.result() for cap, row in begin(lab, name, profile, caps, *precision).items()}
     # What else is being planned would disturb what is measured next: updates on the host take its cores.
-    for begun in lab.plans.values():
-        begun.exception()
+    concurrent.futures.wait(lab.plans.values(), max(0, lab.stage_end - time.monotonic()))
     for path in sorted({row["plan"] for row in made.values() if "plan" in row} - lab.tuned):
         tune(lab, path, precision)
         lab.tuned.add(path)

@@ -20,7 +20,7 @@ GPU_HOWS = [[], ["--no-graph"], ["--check-memory"], ["--no-graph", "--check-memo
 LARGE_HOWS = [[], ["--no-graph", "--check-memory"], ["--verify"]]
 CPU_HOWS = [[], ["--check-memory"], ["--verify"]]
 TIME = "its time was over"
-TIMED, TORCH_STEPS, IDEAL_STEPS = 30, 15, 24
+TIMED, TORCH_STEPS, IDEAL_STEPS = 30, 15, 6
 # Commands of `bits` and `sanitizer` at a time: nothing of them is a time, and a process takes seconds to start.
 AT_ONCE = 8
 BUDGETS = [100, 60, 40]
