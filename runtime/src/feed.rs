@@ -17,8 +17,9 @@ mod pipe;
 mod source;
 mod synthetic;
 
-use std::{collections::BTreeMap, path::Path, thread};
+use std::{collections::BTreeMap, path::Path};
 
+use memc_gpu::side_by_side;
 use memc_ir::{DType, TensorType, counted};
 use memc_plan::{Feed, Plan};
 
@@ -359,16 +360,12 @@ const THREADS: usize = 8;
 /// Copies a batch of the same size. A large one takes several threads: one alone reaches a tenth of the
 /// memory's bandwidth, and the step may wait for it.
 fn copy(out: &mut [u8], batch: &[u8]) {
-    let piece = out.len().div_ceil(THREADS).max(1);
-    let is_done = out.len() >= LARGE
-        && thread::scope(|scope| {
-            out.chunks_mut(piece).zip(batch.chunks(piece)).all(|(out, batch)| {
-                thread::Builder::new().spawn_scoped(scope, move || out.copy_from_slice(batch)).is_ok()
-            })
-        });
-    if !is_done {
-        out.copy_from_slice(batch);
+    if out.len() < LARGE {
+        return out.copy_from_slice(batch);
     }
+    let piece = out.len().div_ceil(THREADS);
+    let pieces = out.chunks_mut(piece).zip(batch.chunks(piece));
+    side_by_side(pieces, THREADS, |(out, batch)| out.copy_from_slice(batch));
 }
 
 /// Use of a data input of the model by the plan.

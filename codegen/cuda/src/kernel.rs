@@ -100,6 +100,12 @@ pub fn program<'a>(kernels: impl IntoIterator<Item = &'a Kernel>) -> String {
     text
 }
 
+/// Names of the kernels of a [`program`], in its order.
+pub fn kernel_names(program: &str) -> impl Iterator<Item = &str> {
+    let heads = program.lines().filter_map(|line| line.strip_prefix(HEAD));
+    heads.filter_map(|head| Some(head.split_once(") ")?.1.split_once('(')?.0))
+}
+
 /// The name of an element type in kernels.
 pub(crate) fn name(dtype: DType) -> &'static str {
     match dtype {
@@ -127,6 +133,9 @@ pub(crate) fn float(value: f32) -> String {
 pub(crate) fn int(value: i64) -> String {
     if value == i64::MIN { "LOWEST_I64".into() } else { format!("{value}LL") }
 }
+
+/// Begin of a kernel, before its bounds and its name.
+const HEAD: &str = "extern \"C\" __global__ void ";
 
 /// Most threads of a block; most blocks have as many.
 pub(crate) const BLOCK: u32 = 256;
@@ -203,7 +212,7 @@ impl Entry {
         let hash = blake3::hash(text.as_bytes()).to_hex();
         let name = format!("{stem}_{}", &hash[..16]);
         let bounds = format!("__launch_bounds__({BLOCK}, {RESIDENT})");
-        let source = format!("extern \"C\" __global__ void {bounds} {name}{text}");
+        let source = format!("{HEAD}{bounds} {name}{text}");
         Launch { kernel: Kernel { name, source }, grid, block, args: self.args }
     }
 
@@ -252,5 +261,22 @@ impl Entry {
         let idx = if largest < 1 << 31 { "u32" } else { "u64" };
         let text = format!("typedef {idx} idx;\n{}", text.trim());
         Some(self.int(count, n).launch(stem, [blocks(grid), 1, 1], BLOCK, &text))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    /// Every kernel of a program is found by its name.
+    #[test]
+    fn kernels_are_found_in_a_program() {
+        let kernel = |op: &str, ty: &str, n: usize| {
+            let (op, ty) = (memc_ir::parse_op(op, "").unwrap(), memc_ir::parse_type(ty).unwrap());
+            crate::lower(&op, &vec![ty; n]).unwrap().launches[0].kernel.clone()
+        };
+        let all = [kernel("neg", "f32[7]", 1), kernel("matmul", "f32[8,8]", 2), kernel("add", "f32[9]", 2)];
+        let text = super::program(&all);
+        let mut names = all.map(|kernel| kernel.name.clone());
+        names.sort();
+        assert_eq!(super::kernel_names(&text).collect::<Vec<_>>(), names);
     }
 }

@@ -59,7 +59,7 @@ use memc_ir::{OpKind, TensorType};
 pub use check::{NO_REPORT, report};
 pub use error::CudaError;
 pub use forms::{Form, forms};
-pub use kernel::{Arg, IndexCheck, Kernel, Launch, Lowering, PREAMBLE, program};
+pub use kernel::{Arg, IndexCheck, Kernel, Launch, Lowering, PREAMBLE, kernel_names, program};
 pub use library::{
     Addend, CONV_WORKSPACE, Convolution, Epilogue, LibraryCall, PLACE_ALIGN, Pass, Product, WORKSPACE_ALIGN,
     allowance, ample_allowance, library,

@@ -45,3 +45,4 @@ pub use locate::{Libraries, Library, NotFound, Search, Status, VARIABLE};
 pub use memc_cuda::{Addend, Convolution, Epilogue, LibraryCall, Pass, Product};
 pub use memc_ir::{Space, Stream};
 pub use nvrtc::{Arch, Inspection, Nvrtc, Target};
+pub use threads::side_by_side;

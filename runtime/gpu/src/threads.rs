@@ -6,7 +6,7 @@ use std::thread;
 
 /// Calls `f` with every item, on this thread and on others: no more than `most`, and no more than the machine
 /// has. Where the system refuses further threads this one does it all.
-pub(crate) fn side_by_side<I: Iterator + Send>(items: I, most: usize, f: impl Fn(I::Item) + Sync) {
+pub fn side_by_side<I: Iterator + Send>(items: I, most: usize, f: impl Fn(I::Item) + Sync) {
     let threads = thread::available_parallelism().map_or(1, NonZero::get).min(most);
     let queue = Mutex::new(items);
     // A function of its own: in the head of a loop the lock would be held throughout the body.

@@ -6,6 +6,7 @@ use std::ptr::null_mut;
 use std::sync::OnceLock;
 
 use cudarc::driver::sys;
+use memc_cuda::kernel_names;
 
 use crate::api::done;
 use crate::cache::Cache;
@@ -58,7 +59,7 @@ impl Modules {
             other => other,
         })?;
         self.loaded.push(module);
-        self.of.extend(kernels(text).map(|name| (name.to_owned(), module)));
+        self.of.extend(kernel_names(text).map(|name| (name.to_owned(), module)));
         Ok(())
     }
 
@@ -85,34 +86,5 @@ impl Modules {
             // SAFETY: loaded, and unloaded once. An error has nobody to go to.
             unsafe { sys::cuModuleUnload(module) };
         }
-    }
-}
-
-/// Names of the kernels of a text.
-fn kernels(text: &str) -> impl Iterator<Item = &str> {
-    text.split("__global__ void ").skip(1).filter_map(|rest| {
-        let bounds = rest.strip_prefix("__launch_bounds__").and_then(|rest| rest.split_once(") "));
-        bounds.map_or(rest, |(_, rest)| rest).split('(').next().map(str::trim)
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::kernels;
-
-    /// Every kernel of a program is found by its name.
-    #[test]
-    fn kernels_are_found_in_texts() {
-        let lower = |op: &str, ty: &str, n: usize| {
-            let ty = memc_ir::parse_type(ty).unwrap();
-            memc_cuda::lower(&memc_ir::parse_op(op, "").unwrap(), &vec![ty; n]).unwrap().launches[0]
-                .kernel
-                .clone()
-        };
-        let all = [lower("neg", "f32[7]", 1), lower("matmul", "f32[8,8]", 2), lower("add", "f32[9]", 2)];
-        let text = memc_cuda::program(&all);
-        let mut names = all.map(|kernel| kernel.name.clone());
-        names.sort();
-        assert_eq!(kernels(&text).collect::<Vec<_>>(), names);
     }
 }

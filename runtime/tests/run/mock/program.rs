@@ -43,10 +43,7 @@ extern \"C\" void mock_launch(uint64_t index, const uint64_t* grid, uint64_t blo
 impl Program {
     #[allow(unsafe_code, reason = "opens the compiled program")]
     pub(super) fn build(text: &str) -> Program {
-        let start = "extern \"C\" __global__ void ";
-        let lines =
-            text.lines().filter_map(|line| line.strip_prefix(start)?.split_once(") ")?.1.split_once('('));
-        let names: Vec<String> = lines.map(|(name, _)| name.to_owned()).collect();
+        let names: Vec<String> = memc_cuda::kernel_names(text).map(str::to_owned).collect();
         assert_eq!(names.len(), text.matches("__global__").count(), "a kernel is not found in the text");
         let mut unit = format!("#include \"shim.h\"\n{text}");
         for (i, name) in names.iter().enumerate() {
