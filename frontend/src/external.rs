@@ -181,6 +181,23 @@ mod tests {
         Folder::of(&dir.join("m.onnx")).expect("folder")
     }
 
+    /// Mapped bytes are compared with themselves without being read. Reading ends the process, as the file has
+    /// none of them any more.
+    #[test]
+    #[cfg(unix)]
+    fn shared_bytes_are_not_read() {
+        let dir = tempfile::tempdir().expect("folder");
+        let folder = folder(dir.path());
+        let data = folder.read(&entries(&[("location", "w.bin")]), 8).expect("read");
+        fs::File::options()
+            .write(true)
+            .open(dir.path().join("w.bin"))
+            .expect("open")
+            .set_len(0)
+            .expect("cut");
+        assert!(data == data.clone());
+    }
+
     /// A plain file beside the model is read at its offset, once.
     #[test]
     fn data_is_read_in_place() {
