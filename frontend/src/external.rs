@@ -181,8 +181,8 @@ mod tests {
         Folder::of(&dir.join("m.onnx")).expect("folder")
     }
 
-    /// Mapped bytes are compared with themselves without being read. Reading ends the process, as the file has
-    /// none of them any more.
+    /// Mapped bytes are compared with themselves without being read. Reading them ends the process: the file
+    /// has none any more.
     #[test]
     #[cfg(unix)]
     fn shared_bytes_are_not_read() {
