@@ -218,12 +218,7 @@ pub(crate) fn write_file(path: &Path, bytes: &[u8]) -> Result<(), Error> {
     if std::fs::metadata(path).is_ok_and(|data| !data.is_file()) {
         return std::fs::write(path, bytes).map_err(failed);
     }
-    let replace = || {
-        let mut file = memc_support::Replace::begin(path)?;
-        file.file().write_all(bytes)?;
-        file.finish()
-    };
-    replace().map_err(failed)
+    memc_support::Replace::whole(path, bytes).map_err(failed)
 }
 
 /// The stage a command is in, on stderr, for people at a terminal.

@@ -8,7 +8,7 @@ use memc::{Error, Size, device};
 use memc_ir::Bytes;
 use memc_passes::Kernels;
 use memc_serve::DeviceName;
-use memc_serve::{Options, Request, Submission, ask, serve};
+use memc_serve::{Options, Request, Submission, ask, cpu, serve};
 use serde_json::Value;
 
 use crate::args::{Ask, AskJob, JobCommand, ModelOptions, Serve, Submit};
@@ -36,7 +36,8 @@ pub(crate) fn run(args: &Serve) -> Result<(), Failure> {
         device: on,
         search: args.search.search()?,
         save_every: args.save_every,
-        threads: args.threads.into(),
+        cpu: cpu::Options { threads: args.threads.into(), slow: args.slow, ..cpu::Options::default() },
+        adapt: args.adapt.then_some(args.measure_every),
     };
     say(&format!("{} for all jobs", Bytes(options.budget)));
     // The first interrupt ends the round that runs and keeps the states.
@@ -135,11 +136,29 @@ fn tell(to: &Ask, request: &Request) -> Result<(), Failure> {
     let row = |job: &Value| -> Vec<String> {
         let steps = format!("{}/{}", job["step"], job["steps"]);
         let ms = format!("{:.3}", job["round_ms"].as_f64().unwrap_or(0.0));
-        vec![text(&job["job"]), text(&job["status"]), steps, text(&job["loss"]), ms, text(&job["why"])]
+        let held = |field: &str| Bytes(job[field].as_u64().unwrap_or(0)).short();
+        let held = format!("{} + {}", held("device_state_bytes"), held("host_state_bytes"));
+        vec![text(&job["job"]), text(&job["status"]), steps, text(&job["loss"]), ms, held, text(&job["why"])]
     };
     let rows: Vec<Vec<String>> = answer["jobs"].as_array().into_iter().flatten().map(row).collect();
     let size = |field: &str| Bytes(answer[field].as_u64().unwrap_or(0)).short();
-    let heads = ["job", "status", "steps", "loss", "round, ms", ""];
+    let heads = ["job", "status", "steps", "loss", "round, ms", "states, device + host", ""];
     let all = format!("arena {} of {}\n", size("arena_bytes"), size("gpu_mem_bytes"));
-    Ok(emit(&format!("{}{all}", table(&heads, &rows)))?)
+    Ok(emit(&format!("{}{all}{}", table(&heads, &rows), measured(&answer["measured"])))?)
+}
+
+/// The line of what was measured in service.
+fn measured(seen: &Value) -> String {
+    let figure = |field: &str| seen[field].as_f64().unwrap_or(0.0);
+    match seen.is_null() {
+        true => String::new(),
+        false => format!(
+            "measured in {} rounds: kernels {:.1} % off, {} waited {:.3} ms for copies; planned again {}\n",
+            figure("rounds"),
+            figure("departure") * 100.0,
+            figure("late_launches"),
+            figure("late_ms"),
+            memc_ir::counted(figure("plans") as u64, "time"),
+        ),
+    }
 }

@@ -13,6 +13,7 @@ mod init;
 mod jobs;
 mod log;
 mod memory;
+mod observed;
 mod output;
 mod profile;
 mod program;
@@ -29,6 +30,7 @@ mod steps;
 mod tune;
 mod unplanned;
 mod verify;
+mod watch;
 
 pub use carried::Carried;
 pub use device::{Device, Executor, HostSide};
@@ -38,13 +40,13 @@ pub use feed::{FeedOptions, Feeder, InputSource, TokenType};
 pub use gpu::refused::RefusedCall;
 pub use init::Initial;
 pub use memory::available;
-pub use profile::{Machine, Profile, ProfileOptions, profile, profile_gpu};
+pub use observed::{Late, MeasureOptions, Observed};
+pub use profile::{Machine, Op, Profile, ProfileOptions, profile, profile_gpu};
 pub use program::Program;
-pub use run::{
-    DeviceName, Epochs, JobStep, Report, RunOptions, Silent, Step, Watch, run, run_carrying, run_on,
-};
+pub use run::{DeviceName, Epochs, Report, RunOptions, run, run_carrying, run_on};
 pub use schedule::{Decay, Rate, Schedule};
 pub use session::{Session, Sink};
 pub use stage::{Stage, Stages};
 pub use state::{StateFile, StateWriter};
 pub use tune::{TuneOptions, Tuned, TunedCall, tune, tune_gpu};
+pub use watch::{JobStep, Silent, Step, Watch};

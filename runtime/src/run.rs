@@ -13,6 +13,8 @@ use memc_support::Replace;
 
 use crate::evaluation::{Evaluation, EvaluationOptions, Sums};
 use crate::jobs::{self, Job};
+use crate::observed::MeasureOptions;
+use crate::profile::{self, Op};
 use crate::saves;
 use crate::shadow::Shadow;
 use crate::steps::{Steps, Tracing};
@@ -23,6 +25,7 @@ use crate::{
     gpu, memory, output,
     state::{is_variable, list, state_files},
     verify,
+    watch::Watch,
 };
 
 /// Options of a run.
@@ -74,6 +77,8 @@ pub struct RunOptions {
     pub host_mem: Option<u64>,
     /// File for the last step's timeline.
     pub trace: Option<PathBuf>,
+    /// Measuring of kernels in service.
+    pub measure: Option<MeasureOptions>,
     /// Device to run on.
     pub device: DeviceName,
     /// Issue every command of every step, on a device that would capture and replay them.
@@ -109,71 +114,6 @@ pub enum DeviceName {
     Cuda(usize),
 }
 
-/// Follows a run.
-pub trait Watch {
-    /// The run is going to have so many steps.
-    fn steps(&mut self, _steps: u64) {}
-    /// A step is done.
-    fn step(&mut self, step: &Step);
-    /// The run comes to a stage.
-    fn stage(&mut self, _stage: Stage) {}
-    /// The states after step `step` were evaluated: mean over the evaluation's steps of each output that is
-    /// one float.
-    fn evaluated(&mut self, _step: u64, _means: &[(String, f32)]) {}
-    /// The states after step `step` are in a file.
-    fn saved(&mut self, _path: &Path, _step: u64) {}
-    /// Something the user should know.
-    fn note(&mut self, text: &str);
-    /// Whether to end the run before the next step.
-    fn should_stop(&self) -> bool;
-}
-
-/// Watches nothing.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Silent;
-
-impl Watch for Silent {
-    fn step(&mut self, _step: &Step) {}
-    fn note(&mut self, _text: &str) {}
-    fn should_stop(&self) -> bool {
-        false
-    }
-}
-
-/// A step that is done; of a plan of several jobs, a round.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Step {
-    /// Number, counted from 1 over resumed runs.
-    pub number: u64,
-    /// Nanoseconds until the next step could begin; of the last step, until its last update was done. The
-    /// times of a run add up to that of all its steps.
-    pub ns: u64,
-    /// Each job; of a plan of one model, that.
-    pub jobs: Vec<JobStep>,
-}
-
-/// A job's part of a round.
-#[derive(Clone, Debug, PartialEq)]
-pub struct JobStep {
-    /// Name of the job; empty where the plan is of one model.
-    pub name: String,
-    /// Number of its last step, counted from 1 over resumed runs.
-    pub step: u64,
-    /// Mean of all its loss outputs.
-    pub loss: Option<f32>,
-    /// Learning rate of its last step, where it takes one.
-    pub rate: Option<f32>,
-    /// Pass over its data, counted from 1.
-    pub epoch: Option<u64>,
-}
-
-impl Step {
-    /// Loss of the only job; `None` where there are several, or it has none.
-    pub fn loss(&self) -> Option<f32> {
-        if let [only] = &self.jobs[..] { only.loss } else { None }
-    }
-}
-
 /// Outcome of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Report {
@@ -194,6 +134,10 @@ pub struct Report {
     pub means: Vec<(String, f32)>,
     /// Calls that a GPU's libraries refused, so that generated kernels ran instead.
     pub refused: Vec<RefusedCall>,
+    /// Kernels with the times that were measured in service.
+    pub kernels: Vec<Op>,
+    /// Bytes of a GPU that no plan can have.
+    pub reserve_bytes: Option<u64>,
 }
 
 /// Refuses what is for a GPU on the CPU device.
@@ -217,7 +161,16 @@ pub(crate) fn require_gpu(
 /// # Errors
 /// Any [`Error`]. A file to save to is then what it was.
 pub fn run(file: &PlanFile, options: &RunOptions, watch: &mut dyn Watch) -> Result<Report, Error> {
-    on_device(options, &mut |device| run_on(device, file, options, watch))
+    let report = on_device(options, &mut |device| run_on(device, file, options, watch))?;
+    if let Some(path) = options.measure.as_ref().and_then(|measure| measure.profile.as_deref())
+        && !report.kernels.is_empty()
+    {
+        watch.stage(Stage::After("measuring the machine"));
+        let profile = profile::of_run(options, &report)?;
+        let text = format!("{:#}\n", profile.to_json());
+        Replace::whole(path, text.as_bytes()).map_err(|error| Error::io(path, error))?;
+    }
+    Ok(report)
 }
 
 /// Calls `run` with the device that the options name.
@@ -259,8 +212,10 @@ pub fn run_carrying(
     carried: &mut Carried,
     watch: &mut dyn Watch,
 ) -> Result<Report, Error> {
-    if options.resume.is_some() || options.init.is_some() || options.verify || options.evaluation.is_some() {
-        let text = "a run that carries states on takes no --resume, --init, --verify and --eval";
+    let writes_profile = options.measure.as_ref().is_some_and(|measure| measure.profile.is_some());
+    let reads_states = options.resume.is_some() || options.init.is_some();
+    if reads_states || options.verify || options.evaluation.is_some() || writes_profile {
+        let text = "a run that carries states on takes no --resume, --init, --verify, --eval and --measure";
         return Err(Error::Usage(text.to_owned()));
     }
     carried.check(file.plan())?;
@@ -282,8 +237,8 @@ fn whole_run(
     let initial = initial(file, options, watch)?;
     let feed = feed_options(options, &initial, carried.as_deref());
     let mut feeder = Feeder::new(plan, &program, &feed)?;
-    check_options(&feeder, options)?;
     let most = steps_to_run(&feeder, options, plan.meta.is_evaluation(), initial.step())?;
+    check_options(&feeder, options, most)?;
     let pass = feeder.pass(0).filter(|_| options.epochs.is_some()).map(|(steps, _)| steps);
     let save = options.save.as_deref();
     let evaluation = options.evaluation.as_ref();
@@ -299,11 +254,8 @@ fn whole_run(
     watch.stage(Stage::Before("reserving memory, preparing kernels"));
     let mut session = Session::open(device, plan, program.clone(), &initial, &mut feeder)?;
     watch.stage(Stage::Before("setting initial values"));
-    load(&mut session, plan, carried.as_deref())?;
+    load(&mut session, plan, carried.as_deref(), options)?;
     session.notes().iter().for_each(|note| watch.note(note));
-    if options.trace.is_some() {
-        session.prepare_trace()?;
-    }
     if again.is_some() {
         watch.stage(Stage::Before("preparing the unplanned run"));
     }
@@ -336,6 +288,8 @@ fn whole_run(
     let outputs = last_outputs(&program, &session, outputs);
     let save = options.save.as_deref().filter(|_| steps > 0 || most == 0);
     let (done, refused) = (session.steps_done(), session.refused().to_vec());
+    let reserve_bytes = session.reserve_bytes();
+    let kernels = run.observed.as_ref().map_or_else(Vec::new, |observed| observed.ops(&program));
     finish(session, shadow.map(|shadow| (shadow, &*program)), plan, save, carried)?;
     save.iter().for_each(|path| watch.saved(path, done));
     collections?;
@@ -351,19 +305,33 @@ fn whole_run(
         interrupted: steps < most,
         means,
         refused,
+        kernels,
+        reserve_bytes,
     })
 }
 
-/// Brings the states to the device: those that another run has left, or the initial ones.
-fn load(session: &mut Session<'_>, plan: &Plan, carried: Option<&Carried>) -> Result<(), Error> {
+/// Brings the states to the device: those that another run has left, or the initial ones. Takes what the
+/// tracing of steps needs.
+fn load(
+    session: &mut Session<'_>,
+    plan: &Plan,
+    carried: Option<&Carried>,
+    options: &RunOptions,
+) -> Result<(), Error> {
     match carried {
-        Some(carried) => session.reload(&mut |state, bytes| carried.write(plan, state, bytes)),
-        None => session.load(),
+        Some(carried) => session.reload(&mut |state, bytes| carried.write(plan, state, bytes))?,
+        None => session.load()?,
     }
+    let traces = options.trace.is_some() || options.measure.is_some();
+    if traces { session.prepare_trace() } else { Ok(()) }
 }
 
-/// Refuses options that do not go with the plan's data.
-fn check_options(feeder: &Feeder, options: &RunOptions) -> Result<(), Error> {
+/// Refuses options that do not go with the plan's data, or with the number of steps.
+fn check_options(feeder: &Feeder, options: &RunOptions, steps: u64) -> Result<(), Error> {
+    if options.measure.as_ref().is_some_and(|measure| measure.profile.is_some()) && steps < 2 {
+        let text = "--measure measures from the second step on, and the run has one; give --steps";
+        return Err(Error::Usage(text.to_owned()));
+    }
     if feeder.is_stream() && options.verify {
         return Err(Error::Usage("--verify reads the data twice, which a pipe cannot be".to_owned()));
     }
@@ -386,6 +354,9 @@ fn tell_what_is_missing(options: &RunOptions, steps: u64, most: u64, watch: &mut
     }
     if options.trace.is_some() && steps < most {
         watch.note("the run was interrupted before the step whose trace was asked for");
+    }
+    if options.measure.as_ref().is_some_and(|measure| measure.profile.is_some()) && steps < 2 && most >= 2 {
+        watch.note("the run was interrupted before a step was measured: no profile was written");
     }
 }
 
@@ -547,7 +518,8 @@ fn try_files(plan: &Plan, jobs: &[Job], options: &RunOptions) -> Result<(), Erro
         drop(StateWriter::of_jobs(path, plan, jobs, 0)?);
     }
     let outputs = options.outputs.iter().chain(&options.collect).map(|(_, path)| path);
-    for path in outputs.chain(&options.trace) {
+    let profile = options.measure.iter().filter_map(|measure| measure.profile.as_ref());
+    for path in outputs.chain(&options.trace).chain(profile) {
         drop(Replace::begin(path).map_err(|error| Error::io(path, error))?);
     }
     Ok(())

@@ -13,8 +13,9 @@ use memc_plan::Plan;
 use memc_support::is_same_file;
 
 use crate::jobs::{self, Job};
-use crate::run::{RunOptions, Watch};
+use crate::run::RunOptions;
 use crate::state::{Saved, state_files};
+use crate::watch::Watch;
 use crate::{Error, Session};
 
 /// Digits of a step's number in the name of a save.

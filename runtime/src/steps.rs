@@ -1,20 +1,22 @@
 //! The steps of a run: data, time, comparison, saves.
 
-use std::{io::Write, path::Path};
+use std::path::Path;
 
 use memc_plan::{PlanFile, Span, Trace};
 use memc_support::Replace;
 
 use crate::evaluation::{Evaluation, Sums};
 use crate::jobs::Job;
+use crate::observed::Observed;
 use crate::output::Collector;
-use crate::run::{JobStep, RunOptions, Step, Watch};
+use crate::run::RunOptions;
 use crate::saves::Saves;
 use crate::shadow::Shadow;
 use crate::{
     Error, Program, Session, Stage,
     clock::{elapsed_ns, now},
     verify,
+    watch::{JobStep, Step, Watch},
 };
 
 /// Error that ends the steps.
@@ -58,6 +60,8 @@ pub(crate) struct Steps<'a> {
     evaluation: Option<Evaluation<'a>>,
     /// Sums of the outputs of a plan that evaluates.
     pub(crate) sums: Option<Sums>,
+    /// Times of kernels in service, where they are measured.
+    pub(crate) observed: Option<Observed>,
 }
 
 impl<'a> Steps<'a> {
@@ -83,7 +87,8 @@ impl<'a> Steps<'a> {
         let saves = Saves::new(options, plan);
         let has_means = plan.meta.is_evaluation() && !plan.meta.is_inference();
         let sums = has_means.then(|| Sums::of(plan, &program.types.outputs));
-        Ok(Steps { options, program, trace, most, done: 0, saves, collectors, evaluation, sums })
+        let observed = options.measure.as_ref().map(|_| Observed::new(program));
+        Ok(Steps { options, program, trace, most, done: 0, saves, collectors, evaluation, sums, observed })
     }
 
     /// Puts the files for outputs of all steps in their place. Without a step there is nothing to put.
@@ -118,9 +123,11 @@ impl<'a> Steps<'a> {
             let last = self.done + 1 == self.most;
             let start = now();
             let traced = self.trace.path.filter(|_| last);
-            let spans = match traced {
-                None => session.step().map(|()| Vec::new()),
-                Some(_) => session.traced_step(),
+            let is_measured =
+                self.options.measure.as_ref().is_some_and(|m| m.is_due(self.done)) && watch.may_measure();
+            let spans = match traced.is_some() || is_measured {
+                false => session.step().map(|()| Vec::new()),
+                true => session.traced_step(),
             };
             let spans = spans.map_err(Stop::Broken)?;
             // The device still runs updates while the next data is read.
@@ -142,6 +149,10 @@ impl<'a> Steps<'a> {
             let jobs = job_steps(session);
             let diverged = jobs.iter().find(|job| job.loss.is_some_and(|loss| !loss.is_finite())).cloned();
             watch.step(&Step { number, ns, jobs });
+            if let Some(observed) = self.observed.as_mut().filter(|_| is_measured) {
+                observed.add(self.program, &spans);
+                watch.measured(observed);
+            }
             self.write_results(session, traced, &spans)?;
             if let Some(sums) = &mut self.sums {
                 sums.add(session, &self.program.types.outputs);
@@ -252,8 +263,5 @@ fn write_trace(path: &Path, file: &PlanFile, device: &str, spans: &[Span]) -> Re
     let step_ns = spans.iter().map(|span| span.end_ns).max().unwrap_or(0);
     let origin = format!("measured on {device}");
     let trace = Trace { plan: file.plan(), spans, step_ns, origin: &origin };
-    let failed = |error| Error::io(path, error);
-    let mut to = Replace::begin(path).map_err(failed)?;
-    to.file().write_all(trace.json().as_bytes()).map_err(failed)?;
-    to.finish().map_err(failed)
+    Replace::whole(path, trace.json().as_bytes()).map_err(|error| Error::io(path, error))
 }

@@ -238,7 +238,7 @@ fn steps_allocate_nothing_once_warm() {
     let file = PlanFile::open(&path).unwrap();
     let program = Arc::new(Program::new(file.plan()).unwrap());
     let on_cpu = [1, 2, 4].map(|threads| {
-        let options = cpu::Options { threads, check_memory: true, delay_seed: Some(1) };
+        let options = cpu::Options { threads, check_memory: true, delay_seed: Some(1), slow: None };
         Box::new(cpu::Cpu::new(options).unwrap()) as Box<dyn Device>
     });
     let on_gpu = [false, true].map(|no_graph| {

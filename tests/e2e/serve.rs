@@ -97,17 +97,22 @@ impl Drop for Server {
 
 impl Server {
     fn start(budget: u64) -> Server {
+        Server::with(budget, &[])
+    }
+
+    fn with(budget: u64, flags: &[&str]) -> Server {
         let folder = tempfile::tempdir().unwrap();
         let budget = format!("{budget}B");
-        let process = Server::spawn(folder.path(), &budget);
+        let process = Server::spawn(folder.path(), &budget, flags);
         let server = Server { folder, process, budget };
         server.wait_for(|_| true);
         server
     }
 
-    fn spawn(folder: &Path, budget: &str) -> Child {
+    fn spawn(folder: &Path, budget: &str, flags: &[&str]) -> Child {
         let mut command = memc_command();
-        command.args(["serve", "--device", "cpu", "--effort", "0", "--save-every", "5", "--gpu-mem", budget]);
+        command.args(["serve"]).args(flags).args(["--device", "cpu", "--effort", "0"]);
+        command.args(["--save-every", "5", "--gpu-mem", budget]);
         command.arg("--socket").arg(folder.join("s")).arg("--folder").arg(folder.join("jobs"));
         command.stderr(Stdio::null()).spawn().unwrap()
     }
@@ -198,7 +203,7 @@ fn a_controller_runs_jobs_that_come_and_go() {
     // Killed at any point, it goes on from the checkpoints.
     server.process.kill().unwrap();
     server.process.wait().unwrap();
-    server.process = Server::spawn(server.folder.path(), &server.budget);
+    server.process = Server::spawn(server.folder.path(), &server.budget, &[]);
     server.wait_for(|_| true);
     server.ask(&["resume", "a"]);
     let done = |state: &Value| ["a", "b"].iter().all(|name| job(state, name)["status"] == "done");
@@ -267,4 +272,26 @@ fn a_job_without_its_data_fails_alone() {
     assert!(job(&state, "b")["why"].as_str().unwrap().contains("3 rates"), "{state}");
     server.wait_for(|state| job(state, "a")["status"] == "done");
     assert!(saved(&server.path("a.st")) == alone(server.folder.path(), CNN, 2000));
+}
+
+/// Kernels become slower than planned: the jobs are planned again with the measured times, and end with the
+/// bits of runs of their own.
+#[test]
+fn plans_follow_measured_times() {
+    let (least, peak) = (need(CNN, "smallest_feasible_bytes"), need(CNN, "peak_bytes"));
+    let flags = ["--adapt", "--measure-every", "4", "--slow", "conv=40@200"];
+    let server = Server::with(least.midpoint(peak), &flags);
+    server.submit("a", CNN, 1 << 20);
+    let has_slow = |profile: &Value| {
+        let ops = profile["ops"].as_array().cloned().unwrap_or_default();
+        let ns = |op: &str| ops.iter().filter(|row| row["op"] == op).map(|row| number(row, "time_ns")).max();
+        ns("conv").is_some_and(|conv| conv > 8 * ns("conv_grad_weight").unwrap_or(0))
+    };
+    let profile =
+        || std::fs::read_to_string(server.path("jobs/measured.json")).map_or(Value::Null, |t| json(&t));
+    let state = server.wait_for(|state| number(job(state, "a"), "step") > 200 && has_slow(&profile()));
+    assert!(number(&state["measured"], "plans") > 0, "{state}");
+    let state = json(&server.ask(&["stop", "a"]));
+    let have = saved(&server.path("a.st"));
+    assert!(have == alone(server.folder.path(), CNN, number(job(&state, "a"), "step")));
 }

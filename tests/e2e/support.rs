@@ -122,7 +122,7 @@ pub(crate) fn verified(steps: u64, seed: u64) -> RunOptions {
 
 /// Options of the runs in these tests: poisoned memory, adversarial delays.
 pub(crate) fn adversarial(seed: u64) -> cpu::Options {
-    cpu::Options { threads: 2, check_memory: true, delay_seed: Some(seed) }
+    cpu::Options { threads: 2, check_memory: true, delay_seed: Some(seed), slow: None }
 }
 
 /// Writes bytes to a file of the folder and returns its path.

@@ -1,7 +1,7 @@
 //! Planned and measured timelines of one plan.
 
 use memc_plan::PlanFile;
-use memc_runtime::RunOptions;
+use memc_runtime::{MeasureOptions, RunOptions, cpu, cpu::Slow};
 use serde_json::Value;
 
 use crate::support::{json, memc_fails, memc_ok, number, put, run};
@@ -96,4 +96,46 @@ fn a_planned_timeline_is_of_the_plans_device_or_another() {
         let trace = json(&memc_ok(&["trace", &plan, "--device", &alone]));
         assert!(number(&trace["otherData"], "step_ns") < number(other, "step_ns"), "{budget}");
     }
+}
+
+/// A run that is measured leaves a profile of its kernels that memc plans with, and the same states.
+#[test]
+fn a_run_measures_the_kernels_that_it_runs() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = |name: &str| folder.path().join(name).display().to_string();
+    let model = "models/cnn_bn/training_model.onnx";
+    compile(model, "cpu", "300K", &text("model.plan"));
+    let measured = |profile: Option<&str>, slow: Option<Slow>| {
+        let profile = profile.map(|name| Some(folder.path().join(name)));
+        let options = RunOptions {
+            steps: Some(12),
+            synthetic: true,
+            cpu: cpu::Options { slow, ..cpu::Options::default() },
+            measure: profile.map(|profile| MeasureOptions { every: 5, profile }),
+            ..RunOptions::default()
+        };
+        run(&folder.path().join("model.plan"), folder.path(), options).states
+    };
+    let plain = measured(None, None);
+    assert!(measured(Some("own.json"), None) == plain, "measuring changes states");
+    assert!(measured(Some("slow.json"), Some("pool=100@2".parse().unwrap())) == plain);
+    let read = |name: &str| json(&std::fs::read_to_string(text(name)).unwrap());
+    let pool = |profile: &Value| {
+        let rows = profile["ops"].as_array().unwrap();
+        number(rows.iter().find(|row| row["op"] == "max_pool").unwrap(), "time_ns")
+    };
+    let (own, slow) = (read("own.json"), read("slow.json"));
+    // Steps 2, 7 and 12.
+    assert!(own["ops"].as_array().unwrap().iter().all(|row| number(row, "samples").is_multiple_of(3)));
+    assert!(pool(&slow) > 20 * pool(&own), "{} beside {}", pool(&slow), pool(&own));
+    memc_ok(&[
+        "compile",
+        model,
+        "--device",
+        &text("own.json"),
+        "--gpu-mem",
+        "300K",
+        "-o",
+        &text("again.plan"),
+    ]);
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 use memc::Size;
 use memc_ir::ParseError;
-use memc_serve::DeviceName;
+use memc_serve::{DeviceName, cpu::Slow};
 
 use super::{ImportArgs, Search, Source, Target};
 use crate::values;
@@ -32,6 +32,16 @@ pub(crate) struct Serve {
     /// Threads for kernels on the CPU [default: as many as the machine has]
     #[arg(hide_short_help = true, long, value_name = "N", default_value_t = 0)]
     pub(crate) threads: u16,
+    /// Measure kernels while jobs train, and plan again where they take other times than planned
+    #[arg(long)]
+    pub(crate) adapt: bool,
+    /// Rounds of which one is measured
+    #[arg(hide_short_help = true, long, value_name = "N", default_value_t = 16, requires = "adapt",
+        value_parser = clap::value_parser!(u64).range(1..=1 << 40))]
+    pub(crate) measure_every: u64,
+    /// Make the kernels of a family slower from a round on, to show what the controller does about it
+    #[arg(hide = true, long, value_name = "FAMILY=FACTOR@ROUND")]
+    pub(crate) slow: Option<Slow>,
     #[command(flatten)]
     pub(crate) search: Search,
 }

@@ -3,7 +3,8 @@
 use std::borrow::Cow;
 use std::path::Path;
 
-use memc_passes::{DeviceProfile, Judgement, PROFILES};
+pub use memc_passes::DeviceProfile;
+use memc_passes::{Judgement, PROFILES};
 
 use crate::error::Error;
 use crate::machine::read_text;

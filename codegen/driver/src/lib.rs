@@ -10,6 +10,7 @@
 //! when to stop; errors are of one type, whose kind decides a command's exit code. [`Instance`] remembers
 //! bounds, so that many plans may be asked of one problem, at many budgets.
 
+mod adapt;
 mod alloc;
 mod anytime;
 mod bound;
@@ -36,6 +37,7 @@ mod trace;
 mod watch;
 mod workload;
 
+pub use adapt::{KernelTime, corrected, departure};
 pub use alloc::{AllocOptions, Allocation, End, allocate};
 pub use bound::{BoundReport, BoundRow, bounds};
 pub use candidate::{Candidate, HostOps, Poses, SwapLimit};
@@ -56,6 +58,6 @@ pub use report::{Report, over};
 pub use source::{Graph, Imported, Model, Rewrites, SavedActivations, Source, Target, Work, context, import};
 pub use split::{Part, Split, SplitOptions, split};
 pub use sweep::{Point, Sweep, sweep};
-pub use trace::trace;
+pub use trace::{step_ns, trace};
 pub use watch::{Event, Found, Generation, Hold, Silent, Watch};
 pub use workload::{Job, JobFile, MAX_STEPS, Workload, is_job_name};

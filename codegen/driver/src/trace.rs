@@ -14,14 +14,18 @@ use crate::error::Error;
 /// Times of a plan's commands by the cost model, as JSON for Perfetto.
 pub fn trace(plan: &Plan, profile: &DeviceProfile) -> Result<String, Error> {
     let steps = Steps::of(plan, profile)?;
-    let numbers = memc_passes::plan::device(profile);
-    let timeline = simulate_issued(&numbers, &steps.jobs, &steps.waits).map_err(|deadlock| {
-        let command = steps.command.get(deadlock.0).copied();
-        Error::Plan(format!("command {} of the body waits for itself", command.unwrap_or(0)))
-    })?;
+    let timeline = steps.timeline(profile)?;
     let origin = format!("planned for {}", profile.name);
     let spans = steps.spans(plan, &timeline);
     Ok(Trace { plan, spans: &spans, step_ns: timeline.step_ns, origin: &origin }.json())
+}
+
+/// Time of a plan's step in ns by the cost model.
+///
+/// # Errors
+/// [`Error::Plan`] for a plan that the checker would not accept.
+pub fn step_ns(plan: &Plan, profile: &DeviceProfile) -> Result<u64, Error> {
+    Ok(Steps::of(plan, profile)?.timeline(profile)?.step_ns)
 }
 
 /// A body as the event model takes it.
@@ -37,9 +41,7 @@ struct Steps {
 
 impl Steps {
     fn of(plan: &Plan, profile: &DeviceProfile) -> Result<Steps, Error> {
-        // Times are those with the workspace that the plan has.
-        let most = plan.kernels.iter().map(|kernel| kernel.workspace_bytes).max().unwrap_or(0);
-        let profile = &DeviceProfile { conv_workspace: most.max(profile.conv_workspace), ..profile.clone() };
+        let profile = &profile.with_workspaces(plan.kernels.iter().map(|kernel| kernel.workspace_bytes));
         let kernels = plan.kernels.iter().map(|k| modelled(k, profile)).collect::<Result<Vec<_>, _>>()?;
         let mut steps = Steps { recorded: last_records(plan), ..Steps::default() };
         let mut seen = vec![None; steps.recorded.len()];
@@ -88,6 +90,14 @@ impl Steps {
             steps.jobs.get_mut(gate.command).into_iter().for_each(|job| job.gate = true);
         }
         Ok(steps)
+    }
+
+    fn timeline(&self, profile: &DeviceProfile) -> Result<Timeline, Error> {
+        let numbers = memc_passes::plan::device(profile);
+        simulate_issued(&numbers, &self.jobs, &self.waits).map_err(|deadlock| {
+            let command = self.command.get(deadlock.0).copied();
+            Error::Plan(format!("command {} of the body waits for itself", command.unwrap_or(0)))
+        })
     }
 
     /// Spans of all commands. The host writes when it issues the step, and reads when it has waited.
@@ -155,16 +165,16 @@ fn last_records(plan: &Plan) -> Vec<Option<CommandIx>> {
 
 /// Modelled times of a kernel.
 #[derive(Clone, Copy, Default)]
-struct Times {
+pub(crate) struct Times {
     /// On the device, in ns.
-    ns: u64,
+    pub(crate) ns: u64,
     /// Slowdown there beside copies.
     slowdown: u32,
     /// On the host, in ns; 0 where it cannot run there.
     host_ns: u64,
 }
 
-fn modelled(kernel: &Kernel, profile: &DeviceProfile) -> Result<Times, Error> {
+pub(crate) fn modelled(kernel: &Kernel, profile: &DeviceProfile) -> Result<Times, Error> {
     let operands: Vec<&TensorType> = kernel.operands.iter().collect();
     let results: Vec<&TensorType> = kernel.results.iter().collect();
     if kernel.op.infer(&operands).map_err(|e| Error::Plan(e.to_string()))? != kernel.results {

@@ -1,5 +1,8 @@
 //! The controller's state: jobs, the plan of those that train, and one change at a time.
 
+mod adapt;
+mod status;
+
 use std::collections::VecDeque;
 use std::fs::{File, TryLockError};
 use std::path::Path;
@@ -9,12 +12,17 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::time::Duration;
 
 use memc::Error;
-use memc_runtime::{Carried, Rate, StateFile};
+use memc::device::DeviceProfile;
+use memc_runtime::{Carried, Observed, Rate, StateFile};
+use memc_support::Replace;
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde_json::Value;
 
-use crate::leg::{Ended, Leg, Results, Seen, checkpoint, run_options};
-use crate::planning::{Planned, Set, plan, plan_path};
+use adapt::Seen;
+use status::word;
+
+use crate::leg::{Ended, Leg, Results, checkpoint, run_options};
+use crate::planning::{Planned, Set, Work, plan, plan_path};
 use crate::request::{Request, Submission};
 use crate::socket::refusal;
 use crate::{Options, ReadOptions};
@@ -28,6 +36,8 @@ pub(crate) enum Message {
     Request(Request, Sender<Value>),
     /// A plan, or why there is none.
     Planned(Box<Result<Planned, Error>>),
+    /// A round was measured; with the number of its leg.
+    Measured(u64, Box<Observed>),
     /// The rounds of a plan have ended.
     Ended(Box<Ended>),
 }
@@ -83,6 +93,14 @@ pub(crate) struct Controller {
     carried: Option<Carried>,
     results: Results,
     leg: Option<(Set, Leg)>,
+    /// Legs so far.
+    legs: u64,
+    /// Profile of the plans: the target's, with the times that were measured last.
+    profile: DeviceProfile,
+    /// Number of its changes.
+    revision: u64,
+    /// Measurements of the leg that runs.
+    seen: Seen,
     planned: Option<Planned>,
     planning: Option<Set>,
     changes: VecDeque<(Request, Sender<Value>)>,
@@ -125,8 +143,10 @@ impl Controller {
                 entry.steps_done = file.step();
             }
         }
+        let profile = adapt::profile(&options)?;
         let (carried, results) = (Some(Carried::default()), Results::default());
-        let (leg, planned, planning, changes, change, forgotten) = Default::default();
+        let (leg, legs, revision, seen): (_, _, _, Seen) = Default::default();
+        let (planned, planning, changes, change, forgotten) = Default::default();
         Ok(Controller {
             options,
             read,
@@ -135,6 +155,10 @@ impl Controller {
             carried,
             results,
             leg,
+            legs,
+            profile,
+            revision,
+            seen,
             planned,
             planning,
             changes,
@@ -169,7 +193,7 @@ impl Controller {
             match messages.recv() {
                 Ok(Message::Ended(ended)) => self.ended(*ended, tell),
                 Ok(Message::Request(_, reply)) => drop(reply.send(refusal("the controller is ending"))),
-                Ok(Message::Planned(_)) => {}
+                Ok(Message::Planned(_) | Message::Measured(..)) => {}
                 Err(_) => return,
             }
         }
@@ -181,6 +205,7 @@ impl Controller {
             Message::Request(Request::Status, reply) => drop(reply.send(self.status())),
             Message::Request(request, reply) => self.changes.push_back((request, reply)),
             Message::Planned(result) => self.planned(*result, tell),
+            Message::Measured(leg, observed) => self.measured(leg, &observed, tell),
             Message::Ended(ended) => self.ended(*ended, tell),
         }
         self.advance(tell);
@@ -190,7 +215,7 @@ impl Controller {
     fn wanted(&self) -> Set {
         let training = self.jobs.iter().filter(|job| job.status == Status::Training);
         let of = |job: &Entry| (job.submission.job.clone(), job.submission.steps_in_round);
-        Set { jobs: training.map(of).collect(), budget: self.options.budget }
+        Set { jobs: training.map(of).collect(), budget: self.options.budget, revision: self.revision }
     }
 
     /// Goes on with what can be done without waiting: changes, a plan, a leg.
@@ -270,9 +295,6 @@ impl Controller {
             return Err(format!("`{job}` is no name for a job: use letters, digits, -, _ and ."));
         }
         let each = u64::from(submission.steps_in_round);
-        if each == 0 || each > u64::from(memc::MAX_STEPS) {
-            return Err(format!("job {job}: a round has 1 to {} of its steps", memc::MAX_STEPS));
-        }
         if submission.steps == 0 || !submission.steps.is_multiple_of(each) {
             return Err(format!(
                 "job {job}: its {} steps are no whole number of rounds of {each}; give a multiple",
@@ -310,22 +332,32 @@ impl Controller {
     fn plan(&mut self, set: Set, tell: &dyn Fn(&str)) {
         let in_set = |entry: &&Entry| entry.status == Status::Training;
         let jobs = self.jobs.iter().filter(in_set).map(|entry| entry.submission.clone()).collect();
-        match plan(set.clone(), jobs, &self.options, self.read.clone(), self.to.clone()) {
-            Ok(()) => self.planning = Some(set),
+        let current = self.same_leg(&set).map(|(_, leg)| leg.file.clone());
+        let work = Work { set: set.clone(), jobs, profile: self.profile.clone(), current };
+        match plan(work, &self.options, self.read.clone(), self.to.clone()) {
+            Ok(()) => {
+                self.planning = Some(set);
+                self.leg.iter().for_each(|(_, leg)| leg.measures(false));
+            }
             Err(error) => self.undo(&error.to_string(), tell),
         }
     }
 
     fn planned(&mut self, result: Result<Planned, Error>, tell: &dyn Fn(&str)) {
-        self.planning = None;
+        let set = self.planning.take();
+        self.leg.iter().for_each(|(_, leg)| leg.measures(true));
         match result {
+            Ok(planned) if planned.is_current => self.stay(planned, tell),
             Ok(planned) => {
                 let names: Vec<&str> = planned.set.jobs.iter().map(|(job, _)| job.as_str()).collect();
                 let (round_ms, arena) = (planned.round_ns as f64 / 1e6, memc_ir::Bytes(planned.arena_bytes));
                 tell(&format!("plan of {}: {round_ms:.3} ms a round, arena {arena}", names.join(", ")));
                 self.planned = Some(planned);
             }
-            Err(error) => self.undo(&error.to_string(), tell),
+            Err(error) => match set.filter(|set| self.change.is_none() && self.same_leg(set).is_some()) {
+                Some(set) => self.stay_without(set, &error, tell),
+                None => self.undo(&error.to_string(), tell),
+            },
         }
     }
 
@@ -366,8 +398,13 @@ impl Controller {
         let Some(mut carried) = self.carried.take() else { return };
         match self.leg(&set, &mut carried) {
             Ok((file, run)) => {
-                match Leg::start(file, run, carried, self.results.clone(), self.to.clone()) {
-                    Ok(leg) => self.leg = Some((set, leg)),
+                self.legs += 1;
+                self.seen = Seen::default();
+                match Leg::start(self.legs, file, run, carried, self.results.clone(), self.to.clone()) {
+                    Ok(leg) => {
+                        leg.measures(self.planning.is_none());
+                        self.leg = Some((set, leg));
+                    }
                     Err(error) => {
                         // The states are gone with the thread: checkpoints are read again.
                         self.carried = Some(Carried::default());
@@ -388,7 +425,7 @@ impl Controller {
         &self,
         set: &Set,
         carried: &mut Carried,
-    ) -> Result<(memc_plan::PlanFile, memc_runtime::RunOptions), Error> {
+    ) -> Result<(Arc<memc_plan::PlanFile>, memc_runtime::RunOptions), Error> {
         let file = memc::open(&plan_path(&self.options.folder))?;
         let mut jobs = Vec::new();
         for entry in self.jobs.iter().filter(|entry| entry.status == Status::Training) {
@@ -401,7 +438,7 @@ impl Controller {
             jobs.push(&entry.submission);
         }
         let run = run_options(&jobs, carried, &self.options)?;
-        Ok((file, run))
+        Ok((Arc::new(file), run))
     }
 
     fn ended(&mut self, ended: Ended, tell: &dyn Fn(&str)) {
@@ -489,36 +526,12 @@ impl Controller {
     fn keep(&self, tell: &dyn Fn(&str)) {
         let kept = Kept { jobs: self.settled() };
         let path = kept_path(&self.options.folder);
-        let written = serde_json::to_string_pretty(&kept).map_err(std::io::Error::other).and_then(|text| {
-            let mut file = memc_support::Replace::begin(&path)?;
-            std::io::Write::write_all(file.file(), text.as_bytes())?;
-            file.finish()
-        });
+        let written = serde_json::to_string_pretty(&kept)
+            .map_err(std::io::Error::other)
+            .and_then(|text| Replace::whole(&path, text.as_bytes()));
         if let Err(error) = written {
             tell(&format!("warning: {}: {error}; a restart would not know the last change", path.display()));
         }
-    }
-
-    fn status(&self) -> Value {
-        let results = self.results.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let job = |entry: &Entry| {
-            let submission = &entry.submission;
-            let seen = results.get(&submission.job).cloned().unwrap_or_default();
-            let Seen { step, loss, round_ns } = seen;
-            json!({
-                "job": submission.job, "status": word(entry.status), "why": entry.why,
-                "step": step.max(entry.steps_done), "steps": submission.steps,
-                "steps_in_round": submission.steps_in_round,
-                "loss": loss.filter(|loss| loss.is_finite()), "round_ms": round_ns as f64 / 1e6,
-            })
-        };
-        json!({
-            "ok": true, "gpu_mem_bytes": self.options.budget,
-            "arena_bytes": self.planned.as_ref().map(|planned| planned.arena_bytes),
-            "planned_round_ms": self.planned.as_ref().map(|planned| planned.round_ns as f64 / 1e6),
-            "planning": self.planning.is_some(),
-            "jobs": self.jobs.iter().map(job).collect::<Vec<_>>(),
-        })
     }
 }
 
@@ -529,18 +542,7 @@ fn kept_path(folder: &Path) -> std::path::PathBuf {
 
 /// Copies a file, as a whole or not at all.
 fn copy(from: &Path, to: &Path) -> std::io::Result<()> {
-    let mut file = memc_support::Replace::begin(to)?;
+    let mut file = Replace::begin(to)?;
     std::io::copy(&mut std::fs::File::open(from)?, file.file())?;
     file.finish()
-}
-
-/// The word for a status.
-fn word(status: Status) -> &'static str {
-    match status {
-        Status::Training => "training",
-        Status::Paused => "paused",
-        Status::Stopping => "stopping",
-        Status::Done => "done",
-        Status::Failed => "failed",
-    }
 }

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use memc::Error;
 use memc_plan::PlanFile;
-use memc_runtime::{Carried, RunOptions, Step, Watch, cpu, run_carrying};
+use memc_runtime::{Carried, MeasureOptions, Observed, RunOptions, Step, Watch, cpu, run_carrying};
 
 use crate::Options;
 use crate::controller::Message;
@@ -17,7 +17,7 @@ use crate::request::Submission;
 
 /// The last known results of a job.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Seen {
+pub(crate) struct Progress {
     pub(crate) step: u64,
     pub(crate) loss: Option<f32>,
     /// Time of the last round in ns.
@@ -25,11 +25,14 @@ pub(crate) struct Seen {
 }
 
 /// Results of jobs by name, shared with the thread that runs them.
-pub(crate) type Results = Arc<Mutex<BTreeMap<String, Seen>>>;
+pub(crate) type Results = Arc<Mutex<BTreeMap<String, Progress>>>;
 
 /// A leg that runs.
 pub(crate) struct Leg {
+    pub(crate) file: Arc<PlanFile>,
     stop: Arc<AtomicBool>,
+    /// Whether rounds that are due are measured.
+    measures: Arc<AtomicBool>,
 }
 
 /// A leg that has ended.
@@ -42,16 +45,20 @@ pub(crate) struct Ended {
 impl Leg {
     /// Runs rounds of a plan.
     pub(crate) fn start(
-        file: PlanFile,
+        number: u64,
+        file: Arc<PlanFile>,
         run: RunOptions,
         mut carried: Carried,
         results: Results,
         to: Sender<Message>,
     ) -> Result<Leg, Error> {
         let stop = Arc::new(AtomicBool::new(false));
-        let mut watch = Follow { stop: stop.clone(), results };
+        let measures = Arc::new(AtomicBool::new(true));
+        let mut watch =
+            Follow { number, stop: stop.clone(), measures: measures.clone(), results, to: to.clone() };
+        let runs = file.clone();
         let work = move || {
-            let run = || run_carrying(&file, &run, &mut carried, &mut watch).map(drop);
+            let run = || run_carrying(&runs, &run, &mut carried, &mut watch).map(drop);
             let result = match catch_unwind(AssertUnwindSafe(run)) {
                 Ok(result) => result.map_err(|error| error.to_string()),
                 Err(_) => {
@@ -64,27 +71,46 @@ impl Leg {
             let _ = to.send(Message::Ended(Box::new(Ended { carried, result })));
         };
         let spawned = std::thread::Builder::new().name("rounds".into()).spawn(work);
-        spawned.map(|_| Leg { stop }).map_err(|e| Error::Io(format!("no thread to run in: {e}")))
+        spawned
+            .map(|_| Leg { file, stop, measures })
+            .map_err(|e| Error::Io(format!("no thread to run in: {e}")))
     }
 
     /// Asks it to end after the round that runs.
     pub(crate) fn end(&self) {
         self.stop.store(true, Ordering::Relaxed);
     }
+
+    /// Says whether rounds that are due are measured.
+    pub(crate) fn measures(&self, is_quiet: bool) {
+        self.measures.store(is_quiet, Ordering::Relaxed);
+    }
 }
 
 struct Follow {
+    number: u64,
     stop: Arc<AtomicBool>,
+    measures: Arc<AtomicBool>,
     results: Results,
+    to: Sender<Message>,
 }
 
 impl Watch for Follow {
     fn step(&mut self, step: &Step) {
         let mut results = self.results.lock().unwrap_or_else(PoisonError::into_inner);
         for job in &step.jobs {
-            let seen = Seen { step: job.step, loss: job.loss, round_ns: step.ns };
-            results.insert(job.name.clone(), seen);
+            let progress = Progress { step: job.step, loss: job.loss, round_ns: step.ns };
+            results.insert(job.name.clone(), progress);
         }
+    }
+
+    fn may_measure(&self) -> bool {
+        self.measures.load(Ordering::Relaxed)
+    }
+
+    fn measured(&mut self, observed: &Observed) {
+        // Nobody waits for it once the controller has ended.
+        let _ = self.to.send(Message::Measured(self.number, Box::new(observed.clone())));
     }
 
     fn note(&mut self, _text: &str) {}
@@ -100,13 +126,18 @@ pub(crate) fn run_options(
     carried: &Carried,
     options: &Options,
 ) -> Result<RunOptions, Error> {
+    let before = |job: &&Submission| carried.steps(&job.job) / u64::from(job.steps_in_round.max(1));
+    let rounds = jobs.iter().map(before).max().unwrap_or(0);
+    let slow = options.cpu.slow;
+    let slow = slow.map(|slow| cpu::Slow { after: slow.after.saturating_sub(rounds), ..slow });
     let mut run = RunOptions {
         save: Some(checkpoint(&options.folder, "{job}")),
         save_every: Some(options.save_every),
         repeats: true,
         synthetic: jobs.iter().any(|job| job.synthetic),
         device: options.device,
-        cpu: cpu::Options { threads: options.threads, ..cpu::Options::default() },
+        cpu: cpu::Options { slow, ..options.cpu },
+        measure: options.adapt.map(|every| MeasureOptions { every, profile: None }),
         ..RunOptions::default()
     };
     let mut rounds = u64::MAX;

@@ -20,7 +20,7 @@ use memc::{Error, Search, Target};
 use memc_frontend::ImportOptions;
 
 /// Devices to run on, and the memory of this machine.
-pub use memc_runtime::{DeviceName, available};
+pub use memc_runtime::{DeviceName, available, cpu};
 pub use request::{Request, Submission};
 pub use socket::ask;
 
@@ -44,8 +44,10 @@ pub struct Options {
     pub search: Search,
     /// Rounds between checkpoints.
     pub save_every: u64,
-    /// Threads of the CPU device; 0 for as many as the machine has.
-    pub threads: usize,
+    /// Options of the CPU device.
+    pub cpu: cpu::Options,
+    /// Plan again where measured times depart from those of the profile; one of so many rounds is measured.
+    pub adapt: Option<u64>,
 }
 
 /// Runs jobs until `stop` says so; `tell` gets lines about what happens.

@@ -5,7 +5,7 @@
 
 use std::{
     fs::{self, File},
-    io,
+    io::{self, Write as _},
     path::{Path, PathBuf},
     sync::{
         Mutex, MutexGuard, PoisonError,
@@ -161,6 +161,16 @@ impl Replace {
         let _ = temp.as_file().try_lock();
         remove_litter(&folder, &path);
         Ok(Replace { target, folder, temp, _listed: Listed(path) })
+    }
+
+    /// Replaces `path` by a file of these bytes.
+    ///
+    /// # Errors
+    /// Those of [`Replace::begin`] and [`Replace::finish`].
+    pub fn whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
+        let mut file = Replace::begin(path)?;
+        file.file().write_all(bytes)?;
+        file.finish()
     }
 
     /// The temporary file, to be written to.

@@ -4,7 +4,7 @@
 //! entries are refused, since they may be misspelt ones.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use memc_ir::{OpKind, TensorType, parse_op, parse_type};
@@ -255,6 +255,14 @@ impl DeviceProfile {
         let all = [&*self].into_iter().chain(others).filter_map(|p| p.measured.as_deref());
         let samples = all.flat_map(Measured::samples).cloned().collect();
         self.learn(samples);
+    }
+
+    /// Puts measured ops in the place of those that are the same and had the same workspace.
+    pub fn observe(&mut self, samples: Vec<Sample>) {
+        let keys: BTreeSet<Key> = samples.iter().map(Sample::key).collect();
+        let own = self.measured.as_deref().into_iter().flat_map(Measured::samples);
+        let left: Vec<Sample> = own.filter(|sample| !keys.contains(&sample.key())).cloned().collect();
+        self.learn(left.into_iter().chain(samples).collect());
     }
 
     /// Replaces the measured ops; of several times of one op with one workspace the median counts.

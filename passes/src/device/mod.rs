@@ -156,6 +156,12 @@ impl DeviceProfile {
         (self.kernels == Kernels::Gpu && ample > memc_cuda::allowance(op, operands)).then_some(ample)
     }
 
+    /// The profile whose times are those with the workspaces of a plan's kernels, in bytes.
+    pub fn with_workspaces(&self, bytes: impl Iterator<Item = u64>) -> DeviceProfile {
+        let conv_workspace = bytes.max().unwrap_or(0).max(self.conv_workspace);
+        DeviceProfile { conv_workspace, ..self.clone() }
+    }
+
     /// Whether tensors can leave the device for the host and come back.
     pub fn can_swap(&self) -> bool {
         self.d2h_bytes_per_s > 0.0 && self.h2d_bytes_per_s > 0.0

@@ -3,19 +3,19 @@
 use std::{
     net::SocketAddr,
     path::{Path, PathBuf},
-    str::FromStr,
     time::Duration,
 };
 
 use clap::{Args, Parser, Subcommand};
 use memc_gpu::{LibraryOptions, Rounding};
-use memc_ir::{Bytes, ParseError};
 use memc_runtime::{
-    DeviceName, Epochs, Error, EvaluationOptions, InputSource, ProfileOptions, Rate, RunOptions, Stages,
-    TuneOptions, cpu,
+    DeviceName, Epochs, Error, EvaluationOptions, InputSource, MeasureOptions, ProfileOptions, Rate,
+    RunOptions, Stages, TuneOptions, cpu,
     serve::{ServeOptions, ServedPlan},
 };
 use memc_support::{check_clash, is_same_file};
+
+use crate::values::{NamedInput, device, epochs, host_memory, named_file, rate};
 
 /// Version, with the commit that it was built from where that is known.
 const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), env!("COMMIT"));
@@ -160,12 +160,23 @@ pub(crate) struct Cli {
     /// chrome://tracing; `memc trace` writes the planned step alike
     #[arg(hide_short_help = true, long, value_name = "FILE.json")]
     trace: Option<PathBuf>,
+    /// Measure the kernels of some steps while the run goes on, and write a profile at its end, which memc
+    /// plans with: memc compile --device FILE.json
+    #[arg(hide_short_help = true, long, value_name = "FILE.json")]
+    measure: Option<PathBuf>,
+    /// Measure one of so many steps
+    #[arg(hide_short_help = true, long, value_name = "N", default_value_t = 16, requires = "measure",
+        value_parser = clap::value_parser!(u64).range(1..=1 << 40))]
+    measure_every: u64,
     /// Fill undefined memory with NaN, to show that nothing depends on it
     #[arg(hide_short_help = true, long)]
     check_memory: bool,
     /// Delay commands at random, to show that nothing depends on timing
     #[arg(hide_short_help = true, long, value_name = "SEED")]
     delay_seed: Option<u64>,
+    /// Make the kernels of a family slower from a step on, to show what a run does about it
+    #[arg(hide = true, long, value_name = "FAMILY=FACTOR@STEP")]
+    slow: Option<cpu::Slow>,
     #[command(flatten)]
     libraries: Libraries,
     /// Print one JSON object
@@ -454,20 +465,6 @@ fn paths(inputs: &[NamedInput]) -> impl Iterator<Item = &Path> {
     inputs.iter().filter_map(|input| input.source.path())
 }
 
-fn host_memory(text: &str) -> Result<u64, ParseError> {
-    Bytes::parse(text, "write a size such as 64G").map(|bytes| bytes.0)
-}
-
-fn device(text: &str) -> Result<DeviceName, &'static str> {
-    let number = |n: &str| n.parse().ok().filter(|_| n.bytes().all(|b| b.is_ascii_digit()));
-    match text.split_once(':') {
-        None if text == "cpu" => Ok(DeviceName::Cpu),
-        None if text == "cuda" => Ok(DeviceName::Cuda(0)),
-        Some(("cuda", n)) => number(n).map(DeviceName::Cuda).ok_or("expected a number after `cuda:`"),
-        _ => Err("expected cpu, cuda or cuda:N"),
-    }
-}
-
 impl Cli {
     /// The plan to run.
     pub(crate) fn plan(&self) -> &Path {
@@ -484,6 +481,11 @@ impl Cli {
         self.save.as_deref()
     }
 
+    /// Where the measured profile is to be written.
+    pub(crate) fn measure(&self) -> Option<&Path> {
+        self.measure.as_deref()
+    }
+
     /// Refuses outputs in the place of what is read or of each other; a state may be saved over the one that
     /// is resumed.
     pub(crate) fn check_files(&self) -> Result<(), Error> {
@@ -492,7 +494,7 @@ impl Cli {
         let read = self.init.iter().chain(&self.eval).chain(resume).map(PathBuf::as_path);
         let read = read.chain(paths(&self.eval_inputs));
         let written = self.outputs.iter().chain(&self.collect).map(|(_, path)| path);
-        let outputs = written.chain(&self.save).chain(&self.trace).chain(&self.metrics);
+        let outputs = written.chain(&self.save).chain(&self.trace).chain(&self.measure).chain(&self.metrics);
         let rates = self.lr.iter().filter_map(|(_, rate)| match rate {
             Rate::File(path) => Some(path.as_path()),
             _ => None,
@@ -530,12 +532,17 @@ impl Cli {
             verify: self.verify,
             host_mem: self.host_mem,
             trace: self.trace.clone(),
+            measure: self
+                .measure
+                .clone()
+                .map(|profile| MeasureOptions { every: self.measure_every, profile: Some(profile) }),
             device: self.device,
             no_graph: self.no_graph,
             cpu: cpu::Options {
                 threads: self.threads.map_or(0, usize::from),
                 check_memory: self.check_memory,
                 delay_seed: self.delay_seed,
+                slow: self.slow,
             },
             libraries: self.libraries.options(),
         }
@@ -548,49 +555,4 @@ fn no_clash<'a>(
     outputs: impl IntoIterator<Item = &'a Path>,
 ) -> Result<(), Error> {
     check_clash(inputs, outputs).map_err(|clash| Error::Usage(clash.to_string()))
-}
-
-/// `name=@file` or `name=-`.
-#[derive(Clone, Debug)]
-struct NamedInput {
-    name: String,
-    source: InputSource,
-}
-
-impl FromStr for NamedInput {
-    type Err = &'static str;
-
-    fn from_str(text: &str) -> Result<NamedInput, &'static str> {
-        let split = text.strip_suffix("=-").map(|name| (name, "-".to_owned()));
-        let split = split.or_else(|| text.rsplit_once("=@").map(|(name, path)| (name, format!("@{path}"))));
-        match split.filter(|(name, _)| !name.is_empty()) {
-            Some((name, source)) => Ok(NamedInput { name: name.to_owned(), source: source.parse()? }),
-            None => Err("expected NAME=@FILE.npy"),
-        }
-    }
-}
-
-/// A rate, for one job or, with an empty name, for all.
-fn rate(text: &str) -> Result<(String, Rate), String> {
-    let (job, rate) = match text.split_once('/') {
-        Some((job, rate)) if !text.starts_with('@') && !job.is_empty() => (job, rate),
-        _ => ("", text),
-    };
-    Ok((job.to_owned(), rate.parse().map_err(|e| format!("{e}"))?))
-}
-
-/// Passes over the data, of one job where it is named.
-fn epochs(text: &str) -> Result<Epochs, &'static str> {
-    let (job, passes) = text.rsplit_once('=').map_or((None, text), |(job, n)| (Some(job.to_owned()), n));
-    match passes.parse() {
-        Ok(passes @ 1..=0x100_0000_0000) => Ok(Epochs { job, passes }),
-        _ => Err("expected a number of passes, at least 1"),
-    }
-}
-
-fn named_file(text: &str) -> Result<(String, PathBuf), &'static str> {
-    match text.rsplit_once('=') {
-        Some((name, path)) if !name.is_empty() && !path.is_empty() => Ok((name.to_owned(), path.into())),
-        _ => Err("expected NAME=FILE.npy"),
-    }
 }

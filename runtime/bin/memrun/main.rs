@@ -10,8 +10,9 @@ mod serve;
 mod terminal;
 mod tune;
 mod usage;
+mod values;
 
-use std::{io::Write, path::Path, process::ExitCode, sync::Arc};
+use std::{path::Path, process::ExitCode, sync::Arc};
 
 use memc_plan::PlanFile;
 use memc_runtime::{Error, INTERRUPTED, Stages, profile, run};
@@ -138,8 +139,5 @@ fn measure(args: &cli::Profile, line: &Line) -> Result<u8, Error> {
 
 /// Writes a file as a whole or not at all.
 fn write_whole(path: &Path, text: &str) -> Result<(), Error> {
-    let failed = |error| Error::io(path, error);
-    let mut to = Replace::begin(path).map_err(failed)?;
-    to.file().write_all(text.as_bytes()).map_err(failed)?;
-    to.finish().map_err(failed)
+    Replace::whole(path, text.as_bytes()).map_err(|error| Error::io(path, error))
 }

@@ -31,6 +31,7 @@ pub(crate) fn done(cli: &Cli, file: &PlanFile, progress: &Progress, report: &Rep
         object.insert("interrupted".to_owned(), json!(report.interrupted));
         object.insert("saved".to_owned(), json!(progress.saved));
         object.insert("refused".to_owned(), report.refused.iter().map(refused).collect());
+        object.insert("profile".to_owned(), json!(cli.measure().filter(|_| !report.kernels.is_empty())));
         if file.plan().meta.is_evaluation() && !progress.infers {
             object.insert("means".to_owned(), means_json(&report.means));
         }
@@ -58,6 +59,10 @@ pub(crate) fn done(cli: &Cli, file: &PlanFile, progress: &Progress, report: &Rep
     }
     if !report.means.is_empty() {
         print(&format!("mean of {}: {}\n", counted(report.steps, "step"), means_text(&report.means)));
+    }
+    if let Some(path) = cli.measure().filter(|_| !report.kernels.is_empty()) {
+        let (path, kernels) = (path.display(), counted(report.kernels.len() as u64, "kernel"));
+        print(&format!("{path}: {kernels} measured; memc compile --device {path} plans with their times\n"));
     }
     let meta = &file.plan().meta;
     let last = format!(
@@ -109,7 +114,9 @@ pub(crate) fn failed(json: bool, file: Option<&PlanFile>, progress: &Progress, f
         let mismatch = matches!(failure, Error::Mismatch(_));
         object.insert("verified".to_owned(), json!(mismatch.then_some(false)));
         // Facts of runs that end by themselves.
-        object.extend(["device", "threads", "synthetic", "refused"].map(|key| (key.to_owned(), Value::Null)));
+        object.extend(
+            ["device", "threads", "synthetic", "refused", "profile"].map(|key| (key.to_owned(), Value::Null)),
+        );
         object.insert("interrupted".to_owned(), json!(code == memc_runtime::INTERRUPTED));
         object.insert("saved".to_owned(), json!(progress.saved));
         object.insert("error".to_owned(), json!(failure.to_string()));

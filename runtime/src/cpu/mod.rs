@@ -16,8 +16,9 @@ mod spans;
 mod stream;
 pub(crate) mod timed;
 
-use std::sync::Arc;
+use std::{str::FromStr, sync::Arc};
 
+use memc_ir::ops::Family;
 use rayon::ThreadPool;
 
 use crate::{Device, Error, Executor, Program, memory};
@@ -44,6 +45,34 @@ pub struct Options {
     pub check_memory: bool,
     /// Delay commands at random, by this seed.
     pub delay_seed: Option<u64>,
+    /// Make some kernels slower, to show what a run does about it.
+    pub slow: Option<Slow>,
+}
+
+/// Kernels that take longer than they need.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Slow {
+    /// Family of the ops.
+    pub family: Family,
+    /// Factor of their time, at least 1.
+    pub factor: u32,
+    /// Bodies that run before.
+    pub after: u64,
+}
+
+impl FromStr for Slow {
+    type Err = &'static str;
+
+    /// Parses `FAMILY=FACTOR@STEP`, the first step that is slow.
+    fn from_str(text: &str) -> Result<Slow, &'static str> {
+        let parse = || {
+            let (family, rest) = text.split_once('=')?;
+            let (factor, step) = rest.split_once('@').unwrap_or((rest, "1"));
+            let after = step.parse::<u64>().ok()?.checked_sub(1)?;
+            Some(Slow { family: Family::from_name(family)?, factor: factor.parse().ok()?, after })
+        };
+        parse().ok_or("expected FAMILY=FACTOR@STEP, such as conv=3@50")
+    }
 }
 
 /// The CPU device.

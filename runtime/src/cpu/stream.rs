@@ -25,7 +25,7 @@ use rayon::ThreadPool;
 use super::{
     Options,
     arena::Arenas,
-    delays::Delays,
+    delays::{Delays, Slowed},
     event::{Events, Ticket},
     exec::Runner,
     spans::Spans,
@@ -249,6 +249,7 @@ impl Streams {
         for (queue, stream) in Stream::ALL.into_iter().enumerate() {
             let runner = Runner::new(streams.program.clone(), arenas.clone(), options.check_memory);
             let delays = options.delay_seed.map(|seed| Delays::new(seed, queue));
+            let slowed = options.slow.map(|slow| Slowed::new(slow, &streams.program));
             let (shared, program) = (streams.shared.clone(), streams.program.clone());
             let pool = match stream {
                 Stream::Compute => Some(pools.device.clone()),
@@ -257,8 +258,8 @@ impl Streams {
             };
             let work = move || match pool {
                 // A worker of the pool splits work in its own queue, without allocating.
-                Some(pool) => pool.install(|| drain(&shared, &program, queue, runner, delays)),
-                None => drain(&shared, &program, queue, runner, delays),
+                Some(pool) => pool.install(|| drain(&shared, &program, queue, runner, (delays, slowed))),
+                None => drain(&shared, &program, queue, runner, (delays, slowed)),
             };
             let thread = thread::Builder::new().name(format!("memrun-{}", stream.name())).spawn(work);
             let thread = thread.map_err(|e| Error::Memory(format!("cannot start a stream thread: {e}")))?;
@@ -391,13 +392,24 @@ fn room(program: &Program, queue: usize) -> usize {
 }
 
 /// Runs the commands of a stream until it is to end.
-fn drain(shared: &Shared, program: &Program, queue: usize, mut runner: Runner, mut delays: Option<Delays>) {
+fn drain(
+    shared: &Shared,
+    program: &Program,
+    queue: usize,
+    mut runner: Runner,
+    (mut delays, mut slowed): (Option<Delays>, Option<Slowed>),
+) {
     while let Some((section, index)) = shared.next(queue) {
         if let Some(delay) = delays.as_mut().and_then(Delays::next) {
             thread::sleep(delay);
         }
         let Some(command) = program.section(section).get(index) else { continue };
-        let run = || shared.timed(section, index, || runner.run(&command.action));
+        let run = || {
+            shared.timed(section, index, || match slowed.as_mut().filter(|_| section == Section::Body) {
+                Some(slowed) => slowed.run(index, || runner.run(&command.action)),
+                None => runner.run(&command.action),
+            })
+        };
         if let Err(failure) = guarded(section, index, run) {
             shared.stop(Some(failure));
         }

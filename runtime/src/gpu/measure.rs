@@ -29,8 +29,8 @@ const PAIRS: usize = 15;
 pub(crate) struct Measured {
     /// Times in ns of each kernel of the program.
     pub(crate) times: Vec<Vec<u64>>,
-    /// The device while all of the program is on it, the bytes of its arena, and what it takes besides.
-    pub(crate) device: Option<(Facts, [u64; 2])>,
+    /// The device while all of the program is on it, and the bytes of it that plans cannot have.
+    pub(crate) device: Option<(Facts, u64)>,
 }
 
 /// A device that takes down times.
@@ -137,8 +137,8 @@ impl<D: Graphs + Clock> InOrder<D> {
             self.replay.driver.synchronize()?;
         }
         let (facts, [before, arena]) = (self.replay.driver.facts()?, self.bytes);
-        let taken = super::memory::taken(&facts, before, arena);
-        self.measured.lock().device = Some((facts, [arena, taken]));
+        let reserve_bytes = super::memory::reserve(&facts, before, arena);
+        self.measured.lock().device = Some((facts, reserve_bytes));
         Ok(())
     }
 

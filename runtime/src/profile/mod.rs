@@ -9,17 +9,18 @@ pub(crate) mod machine;
 use std::sync::Arc;
 use std::time::Duration;
 
-use memc_gpu::{Clock, Cuda, GpuError, Graphs, LibraryAlgorithms, LibraryOptions, Rounding};
+use memc_gpu::{Clock, Cuda, Facts, GpuError, Graphs, LibraryAlgorithms, LibraryOptions, Rounding};
 use memc_plan::PlanFile;
+use rayon::ThreadPool;
 use serde_json::{Map, Value, json};
 
 pub use machine::Machine;
 use machine::median;
 
-use crate::cpu::timed::Timed;
+use crate::cpu::{self, timed::Timed};
 use crate::gpu::{machine as gpu_machine, measure};
 use crate::memory;
-use crate::run::require_gpu;
+use crate::run::{Report, RunOptions, require_gpu};
 use crate::{Device, DeviceName, Error, FeedOptions, Feeder, Initial, InputSource, Program, Session, Stages};
 
 /// Options of a measurement.
@@ -61,7 +62,7 @@ pub struct Profile {
 }
 
 /// A kernel and its time.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Op {
     /// Name of the op.
     pub op: String,
@@ -71,10 +72,24 @@ pub struct Op {
     pub operands: Vec<String>,
     /// Bytes of workspace that the plan has for it.
     pub workspace_bytes: u64,
-    /// Median time in ns.
+    /// Its time in ns: a median, or the average of a run.
     pub time_ns: u64,
-    /// Times that the median is of.
-    pub samples: usize,
+    /// Times that the median is of, or the average.
+    pub samples: u64,
+}
+
+impl Op {
+    /// A kernel that took so long.
+    pub(crate) fn of(kernel: &memc_plan::Kernel, time_ns: u64, samples: u64) -> Op {
+        Op {
+            op: kernel.op.mnemonic().to_owned(),
+            attrs: kernel.op.attrs_text(),
+            operands: kernel.operands.iter().map(ToString::to_string).collect(),
+            workspace_bytes: kernel.workspace_bytes,
+            time_ns,
+            samples,
+        }
+    }
 }
 
 /// Runs a plan and measures it.
@@ -91,20 +106,9 @@ pub fn profile(file: &PlanFile, options: &ProfileOptions) -> Result<Profile, Err
     let notes = steps(&device, file, &program, options, || {
         device.take();
     })?;
-    let threads = device.pool().current_num_threads();
-    Ok(Profile {
-        name: format!("cpu-{threads}-threads"),
-        kernels: "plain",
-        processors: threads as u64,
-        machine: Machine::measure(device.pool(), &options.stages)?,
-        ops: ops(&program, device.take()),
-        notes,
-    })
+    let machine = Machine::measure(device.pool(), &options.stages)?;
+    Ok(Profile { notes, ..Profile::of_cpu(device.pool(), machine, ops(&program, device.take())) })
 }
-
-/// Bytes of the device that another plan may take for graphs and kernels beyond the measured one: four times
-/// as many as plans of ResNet-50 and BERT-base took on an H100.
-const OTHER_PLANS: u64 = 32 << 20;
 
 /// [`profile`] on a device whose drivers `open` makes: one for the plan's steps, and then one for what it
 /// reaches.
@@ -126,21 +130,31 @@ pub fn profile_gpu<D: Graphs + Clock + LibraryAlgorithms + 'static, F: Fn() -> R
     let is_tf32 = options.libraries.rounding == Rounding::Tf32;
     let conditions = gpu_machine::Conditions { host_is_granted: is_granted, is_tf32, warm_ns };
     let machine = gpu_machine::machine(open()?, conditions, &options.stages)?;
-    let Some((facts, [arena, own])) = taken.device else {
+    let Some((facts, reserve_bytes)) = taken.device else {
         return Err(Error::Internal("no step was measured".to_owned()));
     };
-    // The context, the kernels, the graphs, and what nobody can have: all that is neither free nor the plan's
-    // where the context's own bytes are not known, which counts other processes in.
-    let others = facts.total_bytes.saturating_sub(facts.free_bytes).saturating_sub(arena);
-    let reserve_bytes = facts.context_bytes.map_or(others, |_| own.saturating_add(OTHER_PLANS));
-    Ok(Profile {
-        name: memc_support::profile_name(&facts.name),
-        kernels: "gpu",
-        processors: facts.processors.max(1).into(),
-        machine: Machine { reserve_bytes, ..machine },
-        ops: ops(&program, taken.times),
-        notes,
-    })
+    let machine = Machine { reserve_bytes, ..machine };
+    Ok(Profile { notes, ..Profile::of_gpu(&facts, machine, ops(&program, taken.times)) })
+}
+
+/// The profile of a run whose kernels were measured in service; the machine is measured now.
+///
+/// # Errors
+/// Those of a measurement.
+pub(crate) fn of_run(options: &RunOptions, report: &Report) -> Result<Profile, Error> {
+    let (ops, stages) = (report.kernels.clone(), Stages::default());
+    let DeviceName::Cuda(ordinal) = options.device else {
+        let pool = cpu::pool(options.cpu.threads)?;
+        return Ok(Profile::of_cpu(&pool, Machine::measure(&pool, &stages)?, ops));
+    };
+    let is_tf32 = options.libraries.rounding == Rounding::Tf32;
+    let host_is_granted = options.host_mem.is_some();
+    let conditions = gpu_machine::Conditions { host_is_granted, is_tf32, warm_ns: 0 };
+    let driver = Cuda::open(ordinal, options.libraries)?;
+    let facts = driver.facts()?;
+    let machine = gpu_machine::machine(driver, conditions, &stages)?;
+    let reserve_bytes = report.reserve_bytes.unwrap_or(0);
+    Ok(Profile::of_gpu(&facts, Machine { reserve_bytes, ..machine }, ops))
 }
 
 /// Runs a step that warms up, and those that count; returns what the user should know.
@@ -175,18 +189,24 @@ fn steps(
 /// The kernels that have times.
 fn ops(program: &Program, times: Vec<Vec<u64>>) -> Vec<Op> {
     let measured = program.kernels.iter().zip(times).filter(|(_, times)| !times.is_empty());
-    let op = |(kernel, mut times): (&memc_plan::Kernel, Vec<u64>)| Op {
-        op: kernel.op.mnemonic().to_owned(),
-        attrs: kernel.op.attrs_text(),
-        operands: kernel.operands.iter().map(ToString::to_string).collect(),
-        workspace_bytes: kernel.workspace_bytes,
-        time_ns: median(&mut times),
-        samples: times.len(),
-    };
-    measured.map(op).collect()
+    measured.map(|(kernel, mut times)| Op::of(kernel, median(&mut times), times.len() as u64)).collect()
 }
 
 impl Profile {
+    /// A profile of the CPU device.
+    fn of_cpu(pool: &ThreadPool, machine: Machine, ops: Vec<Op>) -> Profile {
+        let threads = pool.current_num_threads();
+        let name = format!("cpu-{threads}-threads");
+        Profile { name, kernels: "plain", processors: threads as u64, machine, ops, notes: Vec::new() }
+    }
+
+    /// A profile of a GPU.
+    fn of_gpu(facts: &Facts, machine: Machine, ops: Vec<Op>) -> Profile {
+        let name = memc_support::profile_name(&facts.name);
+        let processors = facts.processors.max(1).into();
+        Profile { name, kernels: "gpu", processors, machine, ops, notes: Vec::new() }
+    }
+
     /// The profile as `memc --device FILE` reads it.
     pub fn to_json(&self) -> Value {
         let m = &self.machine;

@@ -130,6 +130,7 @@ fn outputs_take_the_place_of_nothing() {
         "model.plan --trace link.plan",
         "model.plan --input labels=@y.npy --trace y.npy",
         "model.plan --save new.x --trace new.x",
+        "model.plan --steps 2 --measure model.plan",
         "model.plan --resume old.x --save new.x --trace old.x",
         "profile model.plan -o model.plan",
     ] {
@@ -140,6 +141,22 @@ fn outputs_take_the_place_of_nothing() {
         let output = memrun(&folder, &format!("model.plan {arguments}"));
         assert_eq!(output.status.code(), Some(0), "{arguments}: {}", text(&output.stderr));
     }
+}
+
+/// A run that measures says where the profile is, and needs a second step.
+#[test]
+fn a_run_measures_from_the_second_step_on() {
+    let folder = Folder::of(CLASSIFIER);
+    fails(&folder, "model.plan --measure m.json", 2, &["from the second step on", "--steps"]);
+    fails(&folder, "model.plan --measure-every 2", 2, &["--measure"]);
+    let printed = text(&memrun(&folder, "model.plan --steps 5 --measure m.json").stdout);
+    assert!(printed.contains("m.json: ") && printed.contains("memc compile --device m.json"), "{printed}");
+    let json = |bytes: &[u8]| serde_json::from_slice::<Value>(bytes).expect("JSON");
+    let object = json(&memrun(&folder, "model.plan --steps 5 --measure n.json --json").stdout);
+    assert_eq!(object["profile"], "n.json");
+    let profile = json(&fs::read(folder.path("n.json")).unwrap());
+    assert_eq!(profile["format"], "memc-profile/1");
+    assert!(profile["ops"].as_array().is_some_and(|ops| !ops.is_empty()));
 }
 
 /// Command lines that ask for what is not there.

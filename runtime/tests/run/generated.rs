@@ -193,7 +193,7 @@ fn mutants_do_not_crash() {
                 refused += 1;
             }
             Ok(_) => {
-                let cpu = cpu::Options { threads: 2, check_memory: true, delay_seed: None };
+                let cpu = cpu::Options { threads: 2, check_memory: true, delay_seed: None, slow: None };
                 if let Err(error) = Folder::new(&plan).run(&RunOptions { cpu, ..steps(2) }) {
                     assert_ne!(error.exit_code(), 70, "{error}\n{}", memc_plan::text::print(&plan));
                 }

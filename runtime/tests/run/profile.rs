@@ -19,7 +19,7 @@ fn hold(folder: &Folder, measured: &Profile) {
     kernels.sort_unstable();
     kernels.dedup();
     assert_eq!(measured.ops.len(), kernels.len());
-    assert_eq!(measured.ops.iter().map(|op| op.samples).sum::<usize>(), 4 * launches.len());
+    assert_eq!(measured.ops.iter().map(|op| op.samples).sum::<u64>(), 4 * launches.len() as u64);
     assert!(measured.ops.iter().all(|op| op.time_ns > 0));
     let m = &measured.machine;
     let rates =

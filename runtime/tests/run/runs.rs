@@ -43,7 +43,8 @@ fn results_depend_on_nothing_but_the_data() {
         assert_eq!(folder.run_and_save(&with(5, options)), expected, "{threads} threads");
     }
     for seed in 0..8 {
-        let options = cpu::Options { threads: 2, check_memory: seed % 2 == 0, delay_seed: Some(seed) };
+        let options =
+            cpu::Options { threads: 2, check_memory: seed % 2 == 0, delay_seed: Some(seed), slow: None };
         assert_eq!(folder.run_and_save(&with(5, options)), expected, "delay seed {seed}");
     }
 }
@@ -117,7 +118,7 @@ source text
 ";
     let folder = Folder::of(text);
     for seed in 0..10 {
-        let options = cpu::Options { threads: 1, check_memory: true, delay_seed: Some(seed) };
+        let options = cpu::Options { threads: 1, check_memory: true, delay_seed: Some(seed), slow: None };
         let options = RunOptions { verify: true, ..with(4, options) };
         let losses = folder.run(&options).unwrap();
         assert_eq!(losses, [4.0, 16.0, 64.0, 256.0]);

@@ -52,7 +52,7 @@ impl Folder {
         ServeOptions {
             plans: names.iter().map(plan).collect(),
             http: Some("127.0.0.1:0".parse().unwrap()),
-            cpu: memc_runtime::cpu::Options { threads: 2, check_memory: true, delay_seed: None },
+            cpu: memc_runtime::cpu::Options { threads: 2, check_memory: true, delay_seed: None, slow: None },
             ..ServeOptions::default()
         }
     }

@@ -137,7 +137,12 @@ pub(crate) fn is_small(plan: &Plan, source: &Module) -> bool {
 
 /// Runs two steps on the CPU device with synthetic data and poisoned memory, compared with the unplanned run.
 pub(crate) fn run(plan: &PlanFile, delayed: bool) {
-    let cpu = memc_runtime::cpu::Options { threads: 1, check_memory: true, delay_seed: delayed.then_some(1) };
+    let cpu = memc_runtime::cpu::Options {
+        threads: 1,
+        check_memory: true,
+        delay_seed: delayed.then_some(1),
+        slow: None,
+    };
     let options = RunOptions { steps: Some(2), synthetic: true, verify: true, cpu, ..RunOptions::default() };
     ran(memc_runtime::run(plan, &options, &mut Silent));
 }

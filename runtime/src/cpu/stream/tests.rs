@@ -43,7 +43,8 @@ fn a_panic_ends_all_streams() {
         let mut program = Program::new(&plan).unwrap();
         let place = Place { space: memc_plan::Space::Dev, start: 64, len: 64 };
         program.body_mut()[broken].action = Action::Free(place);
-        let device = Cpu::new(Options { threads: 1, check_memory: true, delay_seed: None }).unwrap();
+        let device =
+            Cpu::new(Options { threads: 1, check_memory: true, delay_seed: None, slow: None }).unwrap();
         let mut executor = device.open(Arc::new(program)).unwrap();
         executor.run(Section::Prologue, &mut Idle::default()).unwrap();
         let error = executor.run(Section::Body, &mut Idle::default()).unwrap_err();
@@ -60,7 +61,8 @@ fn queues_are_bounded() {
     let text = "plan 1\narena dev 64 host 0\nbody {\n  compute free dev+0:64\n  compute free dev+0:64\n}\n";
     let mut plan = memc_plan::text::parse(text).unwrap();
     plan.meta.set_source("");
-    let device = Cpu::new(Options { threads: 1, check_memory: true, delay_seed: Some(3) }).unwrap();
+    let device =
+        Cpu::new(Options { threads: 1, check_memory: true, delay_seed: Some(3), slow: None }).unwrap();
     let mut executor = device.open(Arc::new(Program::new(&plan).unwrap())).unwrap();
     executor.run(Section::Prologue, &mut Idle::default()).unwrap();
     for _ in 0..200 {
@@ -77,7 +79,7 @@ const HOSTED: &str = "plan 1\narena dev 0 host 64\nstate s0 s buffer f32[1] host
 fn hosted() -> Box<dyn Executor> {
     let mut plan = memc_plan::text::parse(HOSTED).unwrap();
     plan.meta.set_source("");
-    let device = Cpu::new(Options { threads: 1, check_memory: true, delay_seed: None }).unwrap();
+    let device = Cpu::new(Options { threads: 1, check_memory: true, delay_seed: None, slow: None }).unwrap();
     device.open(Arc::new(Program::new(&plan).unwrap())).unwrap()
 }
 
@@ -130,7 +132,7 @@ fn no_host_action_runs_after_a_failure() {
     let mut program = Program::new(&plan).unwrap();
     let place = Place { space: memc_plan::Space::Dev, start: 64, len: 64 };
     program.body_mut()[0].action = Action::Free(place);
-    let device = Cpu::new(Options { threads: 1, check_memory: true, delay_seed: None }).unwrap();
+    let device = Cpu::new(Options { threads: 1, check_memory: true, delay_seed: None, slow: None }).unwrap();
     let (mut executor, mut host) = (device.open(Arc::new(program)).unwrap(), Idle::default());
     executor.run(Section::Prologue, &mut host).unwrap();
     assert_eq!(host.calls, 1);
