@@ -1,14 +1,15 @@
 """Plans that follow measured times: what measuring costs, and what the controller does about slow kernels.
 
-Usage: python3 tests/bench/adapt.py [cost] [slow] [--model models/zoo/resnet18.onnx] [--batch 4] [--share 0.6]
+Usage: python3 tests/bench/adapt.py [cost] [slow] [--model models/zoo/vgg11_cifar10.onnx] [--batch 2] [--share 0.4]
 Needs: a release build of memc and memrun, nothing else; an idle machine. Prints one JSON object.
 
-cost: `memrun` with `--measure` (one of 16 steps) beside `memrun` without, in turns; `ratio` has the mean times of steps,
-with over without, of each round.
+cost: `memrun` with `--measure` (one of 16 steps) beside `memrun` without, in turns; `ratio` has the mean times of
+steps, with over without, of each pair of runs.
 slow: a job trains on the CPU device under `memc serve --adapt`, with a profile measured before. From round 50 on
-convolutions take three times as long. `seconds` is from that round to the first round of a plan with the new times;
-`over` is the modelled step of the plan that is in service at the end over that of a plan made with true times, both by
-a profile that was measured with slow convolutions from the start. `equal`: the states are those of `memrun` alone.
+convolutions take three times as long. `seconds` is from that round until the jobs are planned with the new times, and
+the faster plan is in service. `switched` says whether that is the new one. `over` is the modelled step of the plan that
+is in service at the end over that of a plan made with true times, both by a profile that was measured with slow
+convolutions from the start. `equal`: the states are those of `memrun` alone.
 """
 
 import argparse
@@ -24,7 +25,7 @@ from pathlib import Path
 from kills import BIN, ROOT, run, tensors
 
 SLOW, FROM = "conv=3", 50
-ROUNDS, STEPS, EVERY = 7, 33, 4
+PAIRS, STEPS, EVERY = 9, 65, 4
 
 
 def memc(*args):
@@ -38,7 +39,7 @@ def memrun(*args):
 class Bench:
     def __init__(self, args, folder):
         self.folder, self.args = folder, args
-        self.model = [args.model, "--loss", "cross-entropy", "--optimizer", "momentum:lr=0.01", "--dim", f"batch={args.batch}"]
+        self.model = [args.model, "--loss", "cross-entropy", "--optimizer", "adamw", "--dim", f"batch={args.batch}"]
         self.budget = f"peak*{args.share * 100:g}%"
         self.base = folder / "base.json"
         plan = self.compile("cpu", folder / "first.plan")
@@ -52,7 +53,7 @@ class Bench:
     def cost(self):
         profile = self.folder / "measured.json"
         mean = lambda *more: statistics.mean(memrun(self.plan, "--steps", STEPS, *more)["step_ns"][1:])
-        pairs = [(mean("--measure", profile), mean()) for _ in range(ROUNDS)]
+        pairs = [(mean("--measure", profile), mean()) for _ in range(PAIRS)]
         ratios = sorted(a / b for a, b in pairs)
         return {"ratio": [round(r, 4) for r in ratios], "median": round(statistics.median(ratios), 4)}
 
@@ -89,31 +90,33 @@ class Bench:
 
     def follow(self, ask):
         """Times of rounds before and after, and seconds from the first slow round to a plan with the new times."""
-        slow_at = legs_then = found = None
+        slow_at = found = None
+        before = (0, 0)
         rounds = {"fast_ms": [], "slow_ms": [], "after_ms": []}
         while True:
             state = json.loads(ask("status").stdout)
-            job, measured = state["jobs"][0], state["measured"] or {}
+            job, measured = state["jobs"][0], state["measured"]
             if job["status"] not in ("training", "stopping"):
                 break
             if slow_at is None and job["step"] >= FROM:
-                slow_at, legs_then = time.time(), state["legs"]
-            elif found is None and slow_at and state["legs"] > legs_then:
+                slow_at, before = time.time(), (measured["plans"], state["legs"])
+            elif found is None and slow_at and measured["plans"] > before[0] and not state["planning"]:
                 found = time.time()
             key = "fast_ms" if slow_at is None else "slow_ms" if found is None else "after_ms"
             rounds[key].append(job["round_ms"])
             time.sleep(0.1)
         medians = {key: round(statistics.median(x[2:] or x), 1) for key, x in rounds.items() if x}
-        return medians | {"seconds": found and round(found - slow_at, 1), "plans": measured.get("plans"), "status": job["status"]}
+        seconds = found and round(found - slow_at, 1)
+        return medians | {"seconds": seconds, "plans": measured["plans"], "switched": state["legs"] > before[1], "status": job["status"]}
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", default=["cost", "slow"], choices=["cost", "slow"])
-    parser.add_argument("--model", default="models/zoo/resnet18.onnx")
-    parser.add_argument("--batch", type=int, default=4)
-    parser.add_argument("--share", type=float, default=0.6)
-    parser.add_argument("--steps", type=int, default=160)
+    parser.add_argument("--model", default="models/zoo/vgg11_cifar10.onnx")
+    parser.add_argument("--batch", type=int, default=2)
+    parser.add_argument("--share", type=float, default=0.4)
+    parser.add_argument("--steps", type=int, default=400)
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         bench = Bench(args, Path(name))

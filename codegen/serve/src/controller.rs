@@ -99,6 +99,8 @@ pub(crate) struct Controller {
     profile: DeviceProfile,
     /// Number of its changes.
     revision: u64,
+    /// Departure of measured times from which on jobs are planned again.
+    departs: f64,
     /// Measurements of the leg that runs.
     seen: Seen,
     planned: Option<Planned>,
@@ -158,6 +160,7 @@ impl Controller {
             legs,
             profile,
             revision,
+            departs: adapt::DEPARTS,
             seen,
             planned,
             planning,
@@ -399,6 +402,7 @@ impl Controller {
         match self.leg(&set, &mut carried) {
             Ok((file, run)) => {
                 self.legs += 1;
+                self.departs = adapt::DEPARTS;
                 self.seen = Seen::default();
                 match Leg::start(self.legs, file, run, carried, self.results.clone(), self.to.clone()) {
                     Ok(leg) => {

@@ -14,8 +14,10 @@ use crate::Options;
 use crate::leg::Leg;
 use crate::planning::{Planned, Set, profile_path};
 
-/// Departure from which on jobs are planned again.
-const DEPARTS: f64 = 0.1;
+/// Departure from which on jobs are planned again, and the most that it rises to: it doubles each time that
+/// the plan stays, since noise departs, too.
+pub(super) const DEPARTS: f64 = 0.1;
+const MOST: f64 = 0.4;
 /// Rounds that are measured before.
 const SETTLED: u64 = 3;
 
@@ -49,7 +51,7 @@ impl Controller {
         let Ok(departure) = departure(plan, &self.profile, &times) else { return };
         self.seen = Seen { rounds: observed.steps(), departure, late: observed.late() };
         let is_idle = self.planning.is_none() && self.change.is_none() && self.changes.is_empty();
-        if is_idle && observed.steps() >= SETTLED && departure > DEPARTS {
+        if is_idle && observed.steps() >= SETTLED && departure > self.departs {
             let percent = departure * 100.0;
             tell(&format!("measured times are {percent:.0} % off: planning again with them"));
             self.profile = corrected(plan, &self.profile, &times);
@@ -73,6 +75,7 @@ impl Controller {
     pub(super) fn stay(&mut self, planned: Planned, tell: &dyn Fn(&str)) {
         let ms = planned.round_ns as f64 / 1e6;
         tell(&format!("the plan stays: {ms:.3} ms a round by measured times"));
+        self.departs = (2.0 * self.departs).min(MOST);
         self.leg.iter_mut().for_each(|(set, _)| *set = planned.set.clone());
         self.planned = Some(planned);
     }
