@@ -65,12 +65,6 @@ pub trait Executor {
     /// The first error of any stream.
     fn synchronize(&mut self) -> Result<(), Error>;
 
-    /// Bytes of the device's own memory that no plan can have, as known after the first body; `None` where it
-    /// has no memory of its own.
-    fn reserve_bytes(&self) -> Option<u64> {
-        None
-    }
-
     /// Notes for the user on how the program runs here.
     fn notes(&self) -> &[String] {
         &[]

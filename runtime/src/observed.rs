@@ -55,7 +55,7 @@ impl Average {
     }
 }
 
-/// Launches that began only when a copy back had ended.
+/// Launches, but for the first one, that began only when a copy back had ended; inputs are no copies back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Late {
     /// Their number in the newest step that was measured.
@@ -154,7 +154,9 @@ fn late(program: &Program, spans: &[Span]) -> Late {
     for (index, command) in body.iter().enumerate() {
         let span = at.get(index).copied().flatten();
         match (&command.action, command.queue) {
-            (Action::Copy { .. }, Queue::H2D) => copied = span.map_or(copied, |span| span.end_ns),
+            (Action::Copy { src, .. }, Queue::H2D) if !program.slots.contains(src) => {
+                copied = span.map_or(copied, |span| span.end_ns);
+            }
             (Action::Record(event), Queue::H2D) => {
                 recorded.iter_mut().skip(*event).take(1).for_each(|end| *end = copied);
             }

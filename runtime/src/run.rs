@@ -136,8 +136,6 @@ pub struct Report {
     pub refused: Vec<RefusedCall>,
     /// Kernels with the times that were measured in service.
     pub kernels: Vec<Op>,
-    /// Bytes of a GPU that no plan can have.
-    pub reserve_bytes: Option<u64>,
 }
 
 /// Refuses what is for a GPU on the CPU device.
@@ -166,7 +164,7 @@ pub fn run(file: &PlanFile, options: &RunOptions, watch: &mut dyn Watch) -> Resu
         && !report.kernels.is_empty()
     {
         watch.stage(Stage::After("measuring the machine"));
-        let profile = profile::of_run(options, &report)?;
+        let profile = profile::of_run(options.cpu.threads, report.kernels.clone())?;
         let text = format!("{:#}\n", profile.to_json());
         Replace::whole(path, text.as_bytes()).map_err(|error| Error::io(path, error))?;
     }
@@ -179,6 +177,11 @@ fn on_device(
     run: &mut dyn FnMut(&dyn Device) -> Result<Report, Error>,
 ) -> Result<Report, Error> {
     require_gpu(options.device, options.libraries, options.no_graph)?;
+    // There small kernels share a launch, and the host's time to issue them is in a traced step.
+    if options.device != DeviceName::Cpu && options.measure.is_some() {
+        let text = "--measure is for the CPU device; on a GPU, memrun profile measures what memc plans with";
+        return Err(Error::Usage(text.to_owned()));
+    }
     match options.device {
         DeviceName::Cpu => run(&Cpu::new(options.cpu)?),
         DeviceName::Cuda(ordinal) => {
@@ -188,7 +191,8 @@ fn on_device(
     }
 }
 
-/// [`run`] on a device that the caller has made; the device that the options name is ignored.
+/// [`run`] on a device that the caller has made; the device that the options name is ignored, and no profile
+/// is written.
 ///
 /// # Errors
 /// Those of [`run`].
@@ -288,7 +292,6 @@ fn whole_run(
     let outputs = last_outputs(&program, &session, outputs);
     let save = options.save.as_deref().filter(|_| steps > 0 || most == 0);
     let (done, refused) = (session.steps_done(), session.refused().to_vec());
-    let reserve_bytes = session.reserve_bytes();
     let kernels = run.observed.as_ref().map_or_else(Vec::new, |observed| observed.ops(&program));
     finish(session, shadow.map(|shadow| (shadow, &*program)), plan, save, carried)?;
     save.iter().for_each(|path| watch.saved(path, done));
@@ -306,7 +309,6 @@ fn whole_run(
         means,
         refused,
         kernels,
-        reserve_bytes,
     })
 }
 
@@ -330,6 +332,10 @@ fn load(
 fn check_options(feeder: &Feeder, options: &RunOptions, steps: u64) -> Result<(), Error> {
     if options.measure.as_ref().is_some_and(|measure| measure.profile.is_some()) && steps < 2 {
         let text = "--measure measures from the second step on, and the run has one; give --steps";
+        return Err(Error::Usage(text.to_owned()));
+    }
+    if options.measure.is_some() && options.verify {
+        let text = "--measure beside --verify measures what both runs take together; leave one of them out";
         return Err(Error::Usage(text.to_owned()));
     }
     if feeder.is_stream() && options.verify {

@@ -98,11 +98,6 @@ impl<'a> Session<'a> {
         self.executor.notes()
     }
 
-    /// Bytes of the device that no plan can have.
-    pub(crate) fn reserve_bytes(&self) -> Option<u64> {
-        self.executor.reserve_bytes()
-    }
-
     /// Calls that the device's libraries refused.
     pub(crate) fn refused(&self) -> &[RefusedCall] {
         self.executor.refused()

@@ -304,3 +304,35 @@ fn plans_follow_measured_times() {
     let have = saved(&server.path("a.st"));
     assert!(have == alone(server.folder.path(), CNN, number(job(&state, "a"), "step")));
 }
+
+/// The plan in the folder is that of the jobs and the budget, whatever came in between; and a job is planned
+/// anew where another had its name.
+#[test]
+fn a_leg_has_the_plan_of_its_jobs_and_budget() {
+    let (least, peak) = (need(CNN, "smallest_feasible_bytes"), need(CNN, "peak_bytes"));
+    let server = Server::start(peak);
+    server.submit("a", CNN, 1 << 20);
+    server.wait_for(|state| number(job(state, "a"), "step") > 5);
+    for _ in 0..4 {
+        std::thread::scope(|scope| {
+            for bytes in [least, peak] {
+                let server = &server;
+                scope.spawn(move || server.ask(&["set-budget", &format!("{bytes}B")]));
+            }
+        });
+        server.ask(&["pause", "a"]);
+        let state = json(&server.ask(&["resume", "a"]));
+        let plan = PlanFile::open(&server.path("jobs/jobs.plan")).unwrap();
+        assert_eq!(plan.plan().meta.budget_bytes, number(&state, "gpu_mem_bytes"));
+    }
+    server.ask(&["stop", "a"]);
+    server.submit("a", CLIP, 300);
+    server.wait_for(|state| job(state, "a")["status"] == "done");
+    assert!(saved(&server.path("a.st")) == alone(server.folder.path(), CLIP, 300));
+    let flags = ["serve", "--adapt", "--device", "h100", "--gpu-mem", "8G"];
+    let text = memc_fails(
+        2,
+        &[&flags[..], &["--socket", "x.sock", "--folder", server.path("g").to_str().unwrap()]].concat(),
+    );
+    assert!(text.contains("memrun profile"), "{text}");
+}

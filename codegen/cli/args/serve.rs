@@ -32,7 +32,8 @@ pub(crate) struct Serve {
     /// Threads for kernels on the CPU [default: as many as the machine has]
     #[arg(hide_short_help = true, long, value_name = "N", default_value_t = 0)]
     pub(crate) threads: u16,
-    /// Measure kernels while jobs train, and plan again where they take other times than planned
+    /// On the CPU device, measure kernels while jobs train, and plan again where they take other times than
+    /// planned
     #[arg(long)]
     pub(crate) adapt: bool,
     /// Rounds of which one is measured

@@ -249,6 +249,7 @@ impl Controller {
                 break;
             }
             let Some(change) = self.change.take() else { break };
+            self.departs = adapt::DEPARTS;
             change.anew.iter().for_each(|job| self.forget(job));
             self.keep(tell);
             drop(change.reply.send(self.status()));
@@ -316,7 +317,12 @@ impl Controller {
         if self.jobs.iter().any(|entry| entry.submission.job == *job && !is_over(entry)) {
             return Err(format!("there is a job {job} already"));
         }
+        let before = self.jobs.len();
         self.jobs.retain(|entry| entry.submission.job != *job);
+        if self.jobs.len() < before {
+            // The plan may be of the former job of this name.
+            self.planned = None;
+        }
         self.jobs.push(Entry { submission, status: Status::Training, why: None, steps_done: 0 });
         Ok(())
     }
@@ -335,14 +341,17 @@ impl Controller {
     fn plan(&mut self, set: Set, tell: &dyn Fn(&str)) {
         let in_set = |entry: &&Entry| entry.status == Status::Training;
         let jobs = self.jobs.iter().filter(in_set).map(|entry| entry.submission.clone()).collect();
-        let current = self.same_leg(&set).map(|(_, leg)| leg.file.clone());
+        // The plan on disk may be a newer one than that of the leg.
+        let is_on_disk = |running: &Set| self.planned.as_ref().is_some_and(|planned| planned.set == *running);
+        let current = self.same_leg(&set).filter(|(running, _)| is_on_disk(running));
+        let current = current.map(|(_, leg)| leg.file.clone());
         let work = Work { set: set.clone(), jobs, profile: self.profile.clone(), current };
         match plan(work, &self.options, self.read.clone(), self.to.clone()) {
             Ok(()) => {
                 self.planning = Some(set);
                 self.leg.iter().for_each(|(_, leg)| leg.measures(false));
             }
-            Err(error) => self.undo(&error.to_string(), tell),
+            Err(error) => self.not_planned(set, &error, tell),
         }
     }
 
@@ -357,10 +366,7 @@ impl Controller {
                 tell(&format!("plan of {}: {round_ms:.3} ms a round, arena {arena}", names.join(", ")));
                 self.planned = Some(planned);
             }
-            Err(error) => match set.filter(|set| self.change.is_none() && self.same_leg(set).is_some()) {
-                Some(set) => self.stay_without(set, &error, tell),
-                None => self.undo(&error.to_string(), tell),
-            },
+            Err(error) => self.not_planned(set.unwrap_or_default(), &error, tell),
         }
     }
 
@@ -402,7 +408,6 @@ impl Controller {
         match self.leg(&set, &mut carried) {
             Ok((file, run)) => {
                 self.legs += 1;
-                self.departs = adapt::DEPARTS;
                 self.seen = Seen::default();
                 match Leg::start(self.legs, file, run, carried, self.results.clone(), self.to.clone()) {
                     Ok(leg) => {

@@ -160,8 +160,8 @@ pub(crate) struct Cli {
     /// chrome://tracing; `memc trace` writes the planned step alike
     #[arg(hide_short_help = true, long, value_name = "FILE.json")]
     trace: Option<PathBuf>,
-    /// Measure the kernels of some steps while the run goes on, and write a profile at its end, which memc
-    /// plans with: memc compile --device FILE.json
+    /// On the CPU device, measure the kernels of some steps while the run goes on, and write a profile at its
+    /// end, which memc plans with: memc compile --device FILE.json
     #[arg(hide_short_help = true, long, value_name = "FILE.json")]
     measure: Option<PathBuf>,
     /// Measure one of so many steps

@@ -69,7 +69,11 @@ impl FromStr for Slow {
             let (family, rest) = text.split_once('=')?;
             let (factor, step) = rest.split_once('@').unwrap_or((rest, "1"));
             let after = step.parse::<u64>().ok()?.checked_sub(1)?;
-            Some(Slow { family: Family::from_name(family)?, factor: factor.parse().ok()?, after })
+            Some(Slow {
+                family: Family::from_name(family)?,
+                factor: factor.parse().ok().filter(|&n| n > 0)?,
+                after,
+            })
         };
         parse().ok_or("expected FAMILY=FACTOR@STEP, such as conv=3@50")
     }

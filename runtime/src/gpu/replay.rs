@@ -102,8 +102,6 @@ pub(super) struct Replay<D> {
     pub(super) free_bytes: Option<u64>,
     /// Bytes of the device arena.
     pub(super) arena: usize,
-    /// Bytes of the device that no plan can have, once they are known.
-    reserve_bytes: Option<u64>,
     pub(super) progress: Progress,
 }
 
@@ -224,7 +222,6 @@ impl<D: Graphs + Clock> Replay<D> {
         Ok(Replay {
             free_bytes: Some(by_library.free_bytes),
             arena: device,
-            reserve_bytes: None,
             driver,
             launches,
             issued,
@@ -421,7 +418,6 @@ impl<D: Graphs + Clock> Executor for Replay<D> {
             // Code is loaded when it first runs, and graphs have memory of their own.
             let (facts, arena) = (self.driver.facts()?, self.arena as u64);
             self.notes.extend(memory::loaded(&facts, &self.program, before, arena));
-            self.reserve_bytes = Some(memory::reserve(&facts, before, arena));
         }
         self.progress = Progress::After(section);
         Ok(())
@@ -441,10 +437,6 @@ impl<D: Graphs + Clock> Executor for Replay<D> {
 
     fn synchronize(&mut self) -> Result<(), Error> {
         Ok(self.driver.synchronize()?)
-    }
-
-    fn reserve_bytes(&self) -> Option<u64> {
-        self.reserve_bytes
     }
 
     fn notes(&self) -> &[String] {

@@ -20,7 +20,7 @@ use machine::median;
 use crate::cpu::{self, timed::Timed};
 use crate::gpu::{machine as gpu_machine, measure};
 use crate::memory;
-use crate::run::{Report, RunOptions, require_gpu};
+use crate::run::require_gpu;
 use crate::{Device, DeviceName, Error, FeedOptions, Feeder, Initial, InputSource, Program, Session, Stages};
 
 /// Options of a measurement.
@@ -137,24 +137,15 @@ pub fn profile_gpu<D: Graphs + Clock + LibraryAlgorithms + 'static, F: Fn() -> R
     Ok(Profile { notes, ..Profile::of_gpu(&facts, machine, ops(&program, taken.times)) })
 }
 
-/// The profile of a run whose kernels were measured in service; the machine is measured now.
+/// The profile of a run on the CPU device whose kernels were measured in service; the machine is measured
+/// now.
 ///
 /// # Errors
 /// Those of a measurement.
-pub(crate) fn of_run(options: &RunOptions, report: &Report) -> Result<Profile, Error> {
-    let (ops, stages) = (report.kernels.clone(), Stages::default());
-    let DeviceName::Cuda(ordinal) = options.device else {
-        let pool = cpu::pool(options.cpu.threads)?;
-        return Ok(Profile::of_cpu(&pool, Machine::measure(&pool, &stages)?, ops));
-    };
-    let is_tf32 = options.libraries.rounding == Rounding::Tf32;
-    let host_is_granted = options.host_mem.is_some();
-    let conditions = gpu_machine::Conditions { host_is_granted, is_tf32, warm_ns: 0 };
-    let driver = Cuda::open(ordinal, options.libraries)?;
-    let facts = driver.facts()?;
-    let machine = gpu_machine::machine(driver, conditions, &stages)?;
-    let reserve_bytes = report.reserve_bytes.unwrap_or(0);
-    Ok(Profile::of_gpu(&facts, Machine { reserve_bytes, ..machine }, ops))
+pub(crate) fn of_run(threads: usize, kernels: Vec<Op>) -> Result<Profile, Error> {
+    let pool = cpu::pool(threads)?;
+    let machine = Machine::measure(&pool, &Stages::default())?;
+    Ok(Profile::of_cpu(&pool, machine, kernels))
 }
 
 /// Runs a step that warms up, and those that count; returns what the user should know.

@@ -7,7 +7,7 @@
 
 use memc::device::{self, DeviceProfile};
 use memc::{Error, KernelTime, corrected, departure};
-use memc_runtime::{Late, Observed};
+use memc_runtime::{DeviceName, Late, Observed};
 
 use super::Controller;
 use crate::Options;
@@ -32,25 +32,43 @@ pub(super) struct Seen {
     pub(super) late: Late,
 }
 
-/// The profile of the plans: the target's. With --adapt it is that of the folder, where that is of the same
-/// device.
+/// The profile of the plans: the target's. With --adapt it has the times that are kept in the folder, where
+/// they are of the same device.
 pub(super) fn profile(options: &Options) -> Result<DeviceProfile, Error> {
-    let own = device::find(&options.target.device)?.into_owned();
-    let kept = options.adapt.and_then(|_| device::read(&profile_path(&options.folder)).ok());
-    Ok(kept.filter(|kept| kept.name == own.name).unwrap_or(own))
+    let mut profile = device::find(&options.target.device)?.into_owned();
+    let path = profile_path(&options.folder);
+    if options.adapt.is_none() {
+        return Ok(profile);
+    }
+    if options.device != DeviceName::Cpu {
+        let text = "--adapt measures the CPU device; on a GPU, memrun profile measures what memc plans with";
+        return Err(Error::Usage(text.into()));
+    }
+    if path.exists() {
+        let kept = device::read(&path).map_err(|error| {
+            Error::Usage(format!("{error}; remove the file, which has measured times, or leave --adapt out"))
+        })?;
+        let samples = kept.measured.iter().flat_map(|measured| measured.samples()).cloned();
+        if kept.name == profile.name {
+            profile.observe(samples.collect());
+        }
+    }
+    Ok(profile)
 }
 
 impl Controller {
     /// Takes the times of a leg, and plans again where they depart too far.
     pub(super) fn measured(&mut self, number: u64, observed: &Observed, tell: &dyn Fn(&str)) {
-        let Some((_, leg)) = self.leg.as_ref().filter(|_| number == self.legs) else { return };
+        let Some((set, leg)) = self.leg.as_ref().filter(|_| number == self.legs) else { return };
         let time = |(kernel, ns, launches)| KernelTime { kernel, ns, launches };
         let times: Vec<KernelTime> = observed.kernels().map(time).collect();
         let plan = leg.file.plan();
         // The plan was proved, so that its kernels are right.
         let Ok(departure) = departure(plan, &self.profile, &times) else { return };
         self.seen = Seen { rounds: observed.steps(), departure, late: observed.late() };
-        let is_idle = self.planning.is_none() && self.change.is_none() && self.changes.is_empty();
+        // A leg that is to end has times of jobs that are others by now.
+        let stays = *set == self.wanted() && self.changes.is_empty();
+        let is_idle = stays && self.planning.is_none() && self.change.is_none();
         if is_idle && observed.steps() >= SETTLED && departure > self.departs {
             let percent = departure * 100.0;
             tell(&format!("measured times are {percent:.0} % off: planning again with them"));
@@ -64,11 +82,19 @@ impl Controller {
         self.leg.as_ref().filter(|(running, _)| running.jobs == set.jobs && running.budget == set.budget)
     }
 
-    /// Goes on with the plan that runs where planning with measured times fails.
-    pub(super) fn stay_without(&mut self, set: Set, error: &Error, tell: &dyn Fn(&str)) {
-        tell(&format!("no plan with the measured times: {error}; the plan stays"));
-        self.leg.iter_mut().for_each(|(running, _)| *running = set.clone());
-        self.planned.iter_mut().for_each(|planned| planned.set = set.clone());
+    /// Takes back a change that has no plan. Without a change the plan that runs stays, or where the jobs are
+    /// others by now, those are planned next.
+    pub(super) fn not_planned(&mut self, set: Set, error: &Error, tell: &dyn Fn(&str)) {
+        if self.change.is_none() && self.same_leg(&set).is_some() {
+            tell(&format!("no plan with the measured times: {error}; the plan stays"));
+            self.departs = (2.0 * self.departs).min(MOST);
+            self.leg.iter_mut().for_each(|(running, _)| *running = set.clone());
+            self.planned.iter_mut().for_each(|planned| planned.set = set.clone());
+        } else if self.change.is_none() && set != self.wanted() {
+            tell(&format!("no plan: {error}"));
+        } else {
+            self.undo(&error.to_string(), tell);
+        }
     }
 
     /// Goes on with the plan that runs.
