@@ -322,7 +322,7 @@ fn a_leg_has_the_plan_of_its_jobs_and_budget() {
         });
         server.ask(&["pause", "a"]);
         let state = json(&server.ask(&["resume", "a"]));
-        let plan = PlanFile::open(&server.path("jobs/jobs.plan")).unwrap();
+        let plan = PlanFile::open(server.path("jobs/jobs.plan")).unwrap();
         assert_eq!(plan.plan().meta.budget_bytes, number(&state, "gpu_mem_bytes"));
     }
     server.ask(&["stop", "a"]);
