@@ -93,7 +93,7 @@ impl<'a> Initial<'a> {
             }
         }
         let bytes = match &entry.init {
-            Init::Data { .. } => self.plan.data(state),
+            Init::Data { .. } => self.plan.data(0, state),
             Init::Zeros => {
                 out.fill(0);
                 return Ok(());

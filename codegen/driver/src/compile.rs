@@ -132,10 +132,10 @@ impl Compiled {
 struct Data<'a>(&'a BTreeMap<usize, memc_ir::Data>);
 
 impl memc_plan::InitialData for Data<'_> {
-    fn bytes(&mut self, state: usize) -> std::io::Result<std::borrow::Cow<'_, [u8]>> {
+    fn bytes(&mut self, bucket: usize, state: usize) -> std::io::Result<std::borrow::Cow<'_, [u8]>> {
         match self.0.get(&state) {
-            Some(bytes) => Ok(std::borrow::Cow::Borrowed(bytes)),
-            None => Err(std::io::Error::other("the state has no initial bytes")),
+            Some(bytes) if bucket == 0 => Ok(std::borrow::Cow::Borrowed(bytes)),
+            _ => Err(std::io::Error::other("the state has no initial bytes")),
         }
     }
 }

@@ -73,6 +73,18 @@ impl PlanError {
         }
     }
 
+    /// The error with the bucket that it is in, counted from 1; bucket 0 is the plan itself.
+    pub(crate) fn in_bucket(self, bucket: usize) -> PlanError {
+        let within = |text| format!("bucket {bucket}: {text}");
+        match self {
+            same if bucket == 0 => same,
+            PlanError::Damaged { what } => PlanError::Damaged { what: within(what) },
+            PlanError::Invalid { at, what } => PlanError::Invalid { at: within(at), what },
+            PlanError::InitialData { state, what } => PlanError::InitialData { state, what: within(what) },
+            other => other,
+        }
+    }
+
     pub(crate) fn invalid(at: impl Into<String>, what: impl Into<String>) -> PlanError {
         PlanError::Invalid { at: at.into(), what: what.into() }
     }

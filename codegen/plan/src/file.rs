@@ -22,7 +22,7 @@ use std::{
 use memc_ir::Data;
 use memc_support::FileKind;
 
-use crate::{FORMAT_VERSION, Init, Plan, PlanError, TUNED_VERSION, wire};
+use crate::{BUCKETS_VERSION, FORMAT_VERSION, Init, Plan, PlanError, data::Blob, wire};
 
 /// Alignment in bytes of the data section within the file.
 pub const PAGE: u64 = 4096;
@@ -138,21 +138,23 @@ impl PlanFile {
         &self.content_hash
     }
 
-    /// Initial bytes of a state with [`Init::Data`]; empty for other states and indices out of range. Lengths
-    /// and hashes were verified on opening.
-    pub fn data(&self, state: usize) -> &[u8] {
-        self.plan
-            .states
-            .get(state)
-            .and_then(|s| data_of(&self.map, self.data_start, &s.init))
-            .unwrap_or_default()
+    /// Initial bytes of a state of the plan itself (bucket 0) or of one of its buckets, counted from 1. Empty
+    /// for states without [`Init::Data`] and indices out of range. Lengths and hashes were verified on
+    /// opening.
+    pub fn data(&self, bucket: usize, state: usize) -> &[u8] {
+        let state = self.plan.with_buckets().nth(bucket).and_then(|plan| plan.states.get(state));
+        match state.map(|state| &state.init) {
+            Some(Init::Data { offset, bytes, .. }) => {
+                data_at(&self.map, self.data_start, *offset, *bytes).unwrap_or_default()
+            }
+            _ => &[],
+        }
     }
 }
 
-fn data_of<'a>(file: &'a [u8], data_start: u64, init: &Init) -> Option<&'a [u8]> {
-    let Init::Data { offset, bytes, .. } = init else { return None };
-    let start = data_start.checked_add(*offset)?;
-    range(file, start, start.checked_add(*bytes)?)
+fn data_at(file: &[u8], data_start: u64, offset: u64, bytes: u64) -> Option<&[u8]> {
+    let start = data_start.checked_add(offset)?;
+    range(file, start, start.checked_add(bytes)?)
 }
 
 fn range(file: &[u8], start: u64, end: u64) -> Option<&[u8]> {
@@ -168,8 +170,8 @@ fn verify(file: &[u8]) -> Result<(Plan, [u8; 32], u64), PlanError> {
     let (header, body) = file.split_first_chunk::<HEADER_BYTES>().ok_or_else(short)?;
     let [_, _, _, _, _, _, _, _, v0, v1, v2, v3, z0, z1, z2, z3, lengths @ ..] = header;
     let version = u32::from_le_bytes([*v0, *v1, *v2, *v3]);
-    if !(FORMAT_VERSION..=TUNED_VERSION).contains(&version) {
-        return Err(PlanError::Version { found: version, supported: TUNED_VERSION });
+    if !(FORMAT_VERSION..=BUCKETS_VERSION).contains(&version) {
+        return Err(PlanError::Version { found: version, supported: BUCKETS_VERSION });
     }
     if [*z0, *z1, *z2, *z3] != [0; 4] {
         return Err(PlanError::damaged("a reserved header field is not zero"));
@@ -204,21 +206,21 @@ fn verify(file: &[u8]) -> Result<(Plan, [u8; 32], u64), PlanError> {
     Ok((plan, content_hash, layout.data_start))
 }
 
-/// Checks the bytes behind the meta section: each state's hash, and zeros elsewhere.
+/// Checks the bytes behind the meta section: the hash of each state's data, of buckets too, and zeros
+/// elsewhere. Data that several states share is looked at once.
 fn check_data(file: &[u8], plan: &Plan, layout: &Layout) -> Result<(), PlanError> {
     let mut end = HEADER_BYTES as u64 + layout.meta_bytes;
-    for state in &plan.states {
-        let Init::Data { offset, bytes, hash } = &state.init else { continue };
-        let start = layout.data_start.saturating_add(*offset);
+    for Blob { bucket, state, offset, bytes, hash, .. } in plan.placed() {
+        let start = layout.data_start.saturating_add(offset);
         let gap = range(file, end, start).ok_or_else(|| PlanError::damaged("its data is cut short"))?;
         if gap.iter().any(|&byte| byte != 0) {
             return Err(PlanError::damaged("the bytes between its parts are not zero"));
         }
-        if data_of(file, layout.data_start, &state.init).map(crate::hash) != Some(*hash) {
+        if data_at(file, layout.data_start, offset, bytes).map(crate::hash) != Some(hash) {
             let what = "the bytes in the file do not match their hash".to_owned();
-            return Err(PlanError::InitialData { state: state.name.clone(), what });
+            return Err(PlanError::InitialData { state: state.name.clone(), what }.in_bucket(bucket));
         }
-        end = start.saturating_add(*bytes);
+        end = start.saturating_add(bytes);
     }
     Ok(())
 }

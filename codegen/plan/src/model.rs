@@ -34,6 +34,9 @@ pub struct Plan {
     pub epilogue: Vec<Command>,
     /// Algorithms of libraries for kernels, where they were measured on the device.
     pub tuning: Option<Tuning>,
+    /// Plans of the same step at other extents of its dimensions, with the same states and arenas; none of
+    /// them has buckets.
+    pub buckets: Vec<Plan>,
 }
 
 /// Origin, limits and claims of a plan.
@@ -194,6 +197,9 @@ pub enum Init {
         kind: String,
     },
 }
+
+/// Most buckets of a plan.
+pub const MAX_BUCKETS: usize = 64;
 
 /// Alignment in bytes of each state's bytes within the data section.
 pub const DATA_ALIGN: u64 = 64;

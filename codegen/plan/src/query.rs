@@ -121,6 +121,22 @@ impl Meta {
 }
 
 impl Plan {
+    /// The plan itself, then its buckets.
+    pub fn with_buckets(&self) -> impl Iterator<Item = &Plan> {
+        std::iter::once(self).chain(&self.buckets)
+    }
+
+    /// Format version of the plan's file and text: the oldest whose readers know all that the plan has.
+    pub const fn version(&self) -> u32 {
+        if !self.buckets.is_empty() {
+            crate::BUCKETS_VERSION
+        } else if self.tuning.is_some() {
+            crate::TUNED_VERSION
+        } else {
+            crate::FORMAT_VERSION
+        }
+    }
+
     /// The commands of one section, in issue order.
     pub fn section(&self, section: Section) -> &[Command] {
         match section {

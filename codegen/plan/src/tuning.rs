@@ -60,11 +60,6 @@ pub enum TunedAlgorithm {
 }
 
 impl Plan {
-    /// Format version of the plan's file and text: what has a tuning section is newer than what has none.
-    pub const fn version(&self) -> u32 {
-        if self.tuning.is_some() { crate::TUNED_VERSION } else { crate::FORMAT_VERSION }
-    }
-
     /// Checks the rules of the tuning section: texts without control characters; kernels in range, launched,
     /// in order and none twice; at least one kernel; and workspaces no larger than those of the kernel's
     /// launches.

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::{Action, Command, DATA_ALIGN, Feed, Init, Plan, PlanError, Queue, Section, Slice, Space};
+use crate::{Action, Command, Feed, Init, Plan, PlanError, Queue, Section, Slice, Space};
 
 /// Most entries of any one table or command list.
 pub(crate) const MAX_ENTRIES: usize = 1 << 22;
@@ -14,40 +14,6 @@ pub(crate) const MAX_ENTRIES: usize = 1 << 22;
 const MAX_ARENA: u64 = 1 << 56;
 
 impl Plan {
-    /// Gives every state with [`Init::Data`] its place in the data section, in state order without gaps
-    /// beyond [`DATA_ALIGN`], and returns the length of the section in bytes.
-    ///
-    /// # Errors
-    /// [`PlanError::Invalid`] if the section would exceed the range of `u64`.
-    pub fn layout_data(&mut self) -> Result<u64, PlanError> {
-        let mut end = 0u64;
-        for state in &mut self.states {
-            if let Init::Data { offset, bytes, .. } = &mut state.init {
-                (*offset, end) = next_place(end, *bytes).ok_or_else(|| too_much_data(&state.name))?;
-            }
-        }
-        Ok(end)
-    }
-
-    /// Length of the data section in bytes.
-    ///
-    /// # Errors
-    /// [`PlanError::Invalid`] if a state's data is not where [`Plan::layout_data`] would put it.
-    pub fn data_bytes(&self) -> Result<u64, PlanError> {
-        let mut end = 0u64;
-        for state in &self.states {
-            if let Init::Data { offset, bytes, .. } = &state.init {
-                let (place, next) = next_place(end, *bytes).ok_or_else(|| too_much_data(&state.name))?;
-                if *offset != place {
-                    let what = format!("data at offset {offset}; its place in the data section is {place}");
-                    return Err(PlanError::invalid(format!("state `{}`", state.name), what));
-                }
-                end = next;
-            }
-        }
-        Ok(end)
-    }
-
     /// Checks the rules that a plan in a file satisfies:
     /// - Indices and events are in range, and there are no more events than commands.
     /// - Slices are within the arenas, with one slice per operand and result, and equal lengths in copies.
@@ -55,12 +21,21 @@ impl Plan {
     /// - State names are unique; initial data has the length of the state's slot and is in its place.
     /// - The hash of the source is that of its text.
     /// - Every launch has the workspace that the tuning section asks for.
+    /// - Each bucket keeps these rules, but for the place of initial data, which [`Plan::layout_data`] of the
+    ///   whole gives. It has the plan's arenas and limits, and its states but for constants; in all of them
+    ///   constants come last. There are at most [`crate::MAX_BUCKETS`], without buckets and tuning sections.
     ///
     /// # Errors
     /// [`PlanError::Invalid`] with the first violation.
     pub fn validate(&self) -> Result<(), PlanError> {
+        self.check_own()?;
+        self.check_buckets()?;
+        self.data_bytes().map(|_| ())
+    }
+
+    /// Checks the rules of a plan by itself, but for the place of initial data.
+    pub(crate) fn check_own(&self) -> Result<(), PlanError> {
         self.check_tables()?;
-        self.data_bytes()?;
         for (section, index, command) in self.commands() {
             self.check_command(section, index, command)?;
         }
@@ -231,14 +206,4 @@ impl Plan {
             Action::HostRead { output } => in_table(*output, self.outputs.len(), "output"),
         }
     }
-}
-
-/// Offset and end of `bytes` bytes placed after `end`.
-fn next_place(end: u64, bytes: u64) -> Option<(u64, u64)> {
-    let offset = end.checked_next_multiple_of(DATA_ALIGN)?;
-    Some((offset, offset.checked_add(bytes)?))
-}
-
-fn too_much_data(state: &str) -> PlanError {
-    PlanError::invalid(format!("state `{state}`"), "the data section is too large")
 }

@@ -3,7 +3,8 @@
 //! Contract: [`encode`] is a function of the plan alone, and [`decode`] accepts exactly the bytes that
 //! [`encode`] produces. It refuses unknown fields, unusual orders, redundant encodings, and unknown ops,
 //! types and roles. Memory use of [`decode`] is bounded by a fixed multiple of the input, whose table lengths
-//! are capped before anything is allocated.
+//! are capped before anything is allocated. Buckets within buckets are refused before that, so that nothing
+//! nests deeper than they do.
 //!
 //! The model itself is what is encoded: `record!` gives each of its fields a tag. Tags and the numbers of
 //! streams, spaces and actions are never reused. Defaults are left out, as proto3 has it.
@@ -18,12 +19,12 @@ use self::proto::{
     Field, Message, Record, Text, Value, put_bytes, put_fixed32, put_message, put_packed, take_packed,
 };
 use crate::{
-    Action, Claims, Command, Feed, Init, Input, Kernel, Meta, Output, Plan, PlanError, Queue, State,
-    StateRole, TunedAlgorithm, TunedKernel, Tuning, UnknownRole, output_role, validate::MAX_ENTRIES,
+    Action, Claims, Command, Feed, Init, Input, Kernel, MAX_BUCKETS, Meta, Output, Plan, PlanError, Queue,
+    State, StateRole, TunedAlgorithm, TunedKernel, Tuning, UnknownRole, output_role, validate::MAX_ENTRIES,
 };
 
-/// Greatest tag of a [`Plan`].
-const LAST_TAG: usize = 11;
+/// Greatest tag of a [`Plan`], which is that of its buckets.
+const LAST_TAG: usize = 12;
 
 /// The bytes of the meta section.
 pub(crate) fn encode(plan: &Plan) -> Vec<u8> {
@@ -35,7 +36,7 @@ pub(crate) fn encode(plan: &Plan) -> Vec<u8> {
 /// The plan of a meta section. It is not validated.
 pub(crate) fn decode(bytes: &[u8]) -> Result<Plan, PlanError> {
     let message = Message(bytes);
-    check_lengths(message)?;
+    check_lengths(message, false)?;
     let plan = Plan::decode(message)?;
     if encode(&plan) != bytes {
         return Err(PlanError::damaged("its encoding is not the canonical one"));
@@ -43,16 +44,28 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<Plan, PlanError> {
     Ok(plan)
 }
 
-/// Refuses tables that are too long.
-fn check_lengths(message: Message<'_>) -> Result<(), PlanError> {
+/// Refuses tables that are too long, also in buckets, and a bucket that has buckets.
+fn check_lengths(message: Message<'_>, is_bucket: bool) -> Result<(), PlanError> {
     let mut counts = [0usize; LAST_TAG + 1];
     for field in message.fields() {
-        let (tag, _) = field?;
-        let count = usize::try_from(tag).ok().and_then(|tag| counts.get_mut(tag));
+        let (tag, value) = field?;
+        let tag = usize::try_from(tag).unwrap_or(usize::MAX);
+        let count = counts.get_mut(tag);
         let count = count.ok_or_else(|| PlanError::damaged("it has an unknown field"))?;
         *count += 1;
         if *count > MAX_ENTRIES {
             return Err(PlanError::damaged(format!("a table has more than {MAX_ENTRIES} entries")));
+        }
+        if tag == LAST_TAG {
+            if is_bucket {
+                return Err(PlanError::damaged("a bucket has buckets"));
+            }
+            if *count > MAX_BUCKETS {
+                return Err(PlanError::damaged(format!("it has more than {MAX_BUCKETS} buckets")));
+            }
+            let number = *count;
+            let checked = value.bytes().and_then(|bucket| check_lengths(Message(bucket), true));
+            checked.map_err(|error| error.in_bucket(number))?;
         }
     }
     Ok(())
@@ -60,9 +73,10 @@ fn check_lengths(message: Message<'_>) -> Result<(), PlanError> {
 
 /// Implements [`Record`] for a struct with a field for each tag.
 macro_rules! record {
-    ($type:ident $name:literal { $($field:ident: $tag:literal),* $(,)? }) => {
+    ($type:ident $name:literal $(from $first:literal)? { $($field:ident: $tag:literal),* $(,)? }) => {
         impl Record for $type {
             const NAME: &str = $name;
+            $(const FIRST: usize = $first;)?
             fn encode(&self, out: &mut Vec<u8>) {
                 $(self.$field.put($tag, out);)*
             }
@@ -74,9 +88,9 @@ macro_rules! record {
 }
 
 // `tuning` has the tags 10 and 11.
-record!(Plan "plan" {
+record!(Plan "bucket " from 1 {
     meta: 1, kernels: 2, states: 3, inputs: 4, outputs: 5, events: 6, prologue: 7, body: 8,
-    epilogue: 9, tuning: 10,
+    epilogue: 9, tuning: 10, buckets: 12,
 });
 record!(Meta "header" {
     producer: 1, model: 2, source: 3, source_hash: 4, planner: 5, profile: 6, seed: 7, options: 8,
@@ -158,7 +172,7 @@ impl<T: Record> Field for Vec<T> {
     fn take(from: Message<'_>, tag: u32) -> Result<Vec<T>, PlanError> {
         let entry = |(index, value): (usize, Result<Value<'_>, PlanError>)| {
             let entry = value?.bytes().and_then(|bytes| T::decode(Message(bytes)));
-            entry.map_err(|error| error.within(&format!("{}{index}", T::NAME)))
+            entry.map_err(|error| error.within(&format!("{}{}", T::NAME, index.saturating_add(T::FIRST))))
         };
         from.all(tag).enumerate().map(entry).collect()
     }

@@ -13,7 +13,8 @@ use std::{
 use memc_support::Replace;
 
 use crate::{
-    Init, Plan, PlanError, PlanFile,
+    Plan, PlanError, PlanFile,
+    data::Blob,
     file::{HASHED_HEADER_BYTES, HEADER_BYTES, Layout},
     wire,
 };
@@ -21,36 +22,40 @@ use crate::{
 /// Bytes written between two looks at `should_stop`.
 const CHUNK: usize = 1 << 20;
 
-/// Source of the states' initial bytes. Only states with [`Init::Data`] are asked for, each once, in order.
+/// Source of the states' initial bytes. Only states with [`crate::Init::Data`] are asked for, each once, in
+/// order: those of the plan itself, then those of each bucket. Not asked for are states of buckets whose data
+/// has the place of an earlier plan's.
 pub trait InitialData {
-    /// The bytes of the state with this index.
+    /// The bytes of the state with this index, of the plan itself (bucket 0) or of one of its buckets,
+    /// counted from 1.
     ///
     /// # Errors
     /// Any error of reading them.
-    fn bytes(&mut self, state: usize) -> io::Result<Cow<'_, [u8]>>;
+    fn bytes(&mut self, bucket: usize, state: usize) -> io::Result<Cow<'_, [u8]>>;
 }
 
-/// For plans without [`Init::Data`].
+/// For plans without [`crate::Init::Data`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoData;
 
 impl InitialData for NoData {
-    fn bytes(&mut self, _state: usize) -> io::Result<Cow<'_, [u8]>> {
+    fn bytes(&mut self, _bucket: usize, _state: usize) -> io::Result<Cow<'_, [u8]>> {
         Err(missing())
     }
 }
 
-/// Bytes by index of the state.
+/// Bytes by index of the state, for plans without buckets and for buckets without data of their own.
 impl InitialData for BTreeMap<usize, Vec<u8>> {
-    fn bytes(&mut self, state: usize) -> io::Result<Cow<'_, [u8]>> {
-        self.get(&state).map(|bytes| Cow::Borrowed(bytes.as_slice())).ok_or_else(missing)
+    fn bytes(&mut self, bucket: usize, state: usize) -> io::Result<Cow<'_, [u8]>> {
+        let own = if bucket == 0 { self.get(&state) } else { None };
+        own.map(|bytes| Cow::Borrowed(bytes.as_slice())).ok_or_else(missing)
     }
 }
 
 /// The data of an open plan, to write it again with another schedule.
 impl InitialData for PlanFile {
-    fn bytes(&mut self, state: usize) -> io::Result<Cow<'_, [u8]>> {
-        Ok(Cow::Borrowed(self.data(state)))
+    fn bytes(&mut self, bucket: usize, state: usize) -> io::Result<Cow<'_, [u8]>> {
+        Ok(Cow::Borrowed(self.data(bucket, state)))
     }
 }
 
@@ -123,15 +128,14 @@ fn stream(
     sink.hasher.update(&header);
     sink.bytes(&meta)?;
     sink.pad_to(layout.data_start)?;
-    for (index, state) in plan.states.iter().enumerate() {
-        let Init::Data { offset, bytes, hash } = &state.init else { continue };
-        let wrong = |what| PlanError::InitialData { state: state.name.clone(), what };
-        let blob = data.bytes(index).map_err(|e| wrong(e.to_string()))?;
-        if blob.len() as u64 != *bytes {
+    for Blob { bucket, index, state, offset, bytes, hash } in plan.placed() {
+        let wrong = |what| PlanError::InitialData { state: state.name.clone(), what }.in_bucket(bucket);
+        let blob = data.bytes(bucket, index).map_err(|e| wrong(e.to_string()))?;
+        if blob.len() as u64 != bytes {
             return Err(wrong(format!("{} bytes where the plan declares {bytes}", blob.len())).into());
         }
-        sink.pad_to(layout.data_start.saturating_add(*offset))?;
-        if sink.bytes(&blob)? != *hash {
+        sink.pad_to(layout.data_start.saturating_add(offset))?;
+        if sink.bytes(&blob)? != hash {
             return Err(wrong("the bytes do not match the hash that the plan declares".to_owned()).into());
         }
     }

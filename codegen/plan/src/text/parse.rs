@@ -9,67 +9,62 @@ use super::{
     line::{Line, pair},
 };
 use crate::{
-    Action, Command, FORMAT_VERSION, Feed, Init, Input, Kernel, Output, Plan, PlanError, Queue, Section,
-    State, TUNED_VERSION, TunedAlgorithm, TunedKernel, Tuning, UnknownRole, output_role,
+    Action, BUCKETS_VERSION, Command, FORMAT_VERSION, Feed, Init, Input, Kernel, Output, Plan, PlanError,
+    Queue, Section, State, TUNED_VERSION, TunedAlgorithm, TunedKernel, Tuning, UnknownRole, output_role,
 };
 
 /// Parses the text form. Header lines may be left out and then have zero or empty values. The budget is then
 /// the device arena, and the `source` hash that of the source text. Tables are numbered in order; numbers of
-/// commands may be left out.
+/// commands may be left out. All of this holds for each bucket by itself.
 ///
 /// # Errors
 /// [`PlanError::Text`] with the first line that does not parse, and [`PlanError::Version`] for another
 /// format.
 pub fn parse(text: &str) -> Result<Plan, PlanError> {
-    let mut parser =
-        Parser { plan: Plan::default(), seen: BTreeSet::new(), section: None, hash: None, is_tuned: false };
-    let mut in_source = false;
-    let mut source: Option<String> = None;
+    let mut parser = Parser::default();
+    // The plan itself, once its first bucket begins.
+    let mut whole: Option<Plan> = None;
     let mut last = 0;
     for (index, line) in text.split('\n').enumerate() {
         last = index + 1;
-        if let Some(content) = line.trim_start().strip_prefix('|').filter(|_| in_source) {
-            let content = content.strip_prefix(' ').unwrap_or(content);
-            match &mut source {
-                None => source = Some(content.to_owned()),
-                Some(source) => {
-                    source.push('\n');
-                    source.push_str(content);
-                }
-            }
+        if parser.source_line(line) {
             continue;
         }
         let (tokens, comment) = lex::tokens(strip_brace(line), last)?;
         if tokens.is_empty() && !line.trim().starts_with('}') {
             continue;
         }
-        if !parser.seen.contains("plan") {
-            parser.version(&tokens, last)?;
+        if parser.version == 0 {
+            parser.first_line(&tokens, last, whole.is_some())?;
             continue;
         }
-        in_source = tokens == [Token::Word("source"), Token::Word("text")];
-        if in_source {
+        parser.in_source = tokens == [Token::Word("source"), Token::Word("text")];
+        if parser.in_source {
             parser.once("source text", last)?;
-            continue;
+        } else if tokens == [Token::Word("bucket")] {
+            if whole.is_none() && parser.version != BUCKETS_VERSION {
+                let what = format!("a bucket needs `plan {BUCKETS_VERSION}` in the first line of the text");
+                return Err(PlanError::text(last, what));
+            }
+            add(&mut whole, std::mem::take(&mut parser).finish(last)?);
+        } else {
+            parser.line(line, &mut Line { rest: &tokens, number: last }, comment)?;
         }
-        parser.line(line, &mut Line { rest: &tokens, number: last }, comment)?;
     }
-    let fail = |what: &str| PlanError::text(last, what);
-    if !parser.seen.contains("plan") {
-        return Err(fail("the text ends before its first line, `plan 1`"));
+    if whole.is_none() && parser.version == BUCKETS_VERSION {
+        let what = format!("the text ends without a bucket, and its first line is `plan {BUCKETS_VERSION}`");
+        return Err(PlanError::text(last, what));
     }
-    if parser.section.is_some() {
-        return Err(fail("a section is not closed; end it with `}`"));
+    add(&mut whole, parser.finish(last)?);
+    Ok(whole.unwrap_or_default())
+}
+
+/// Adds the next plan of the text: the first is the plan itself, all others are its buckets.
+fn add(whole: &mut Option<Plan>, plan: Plan) {
+    match whole {
+        Some(whole) => whole.buckets.push(plan),
+        None => *whole = Some(plan),
     }
-    let Parser { mut plan, hash, seen, .. } = parser;
-    if !seen.contains("budget") {
-        plan.meta.budget_bytes = plan.meta.dev_bytes;
-    }
-    plan.meta.set_source(source.unwrap_or_default());
-    if let Some(hash) = hash {
-        plan.meta.source_hash = hash;
-    }
-    Ok(plan)
 }
 
 /// A section's first line without its brace, and its last without anything; other lines as they are.
@@ -86,28 +81,72 @@ fn strip_brace(line: &str) -> &str {
     }
 }
 
+/// The plan, or bucket, that is being read.
+#[derive(Default)]
 struct Parser {
     plan: Plan,
+    /// Format version; 0 before the first line.
+    version: u32,
     seen: BTreeSet<&'static str>,
     section: Option<Section>,
     hash: Option<[u8; 32]>,
-    /// Whether the version is that of plans with a tuning section.
-    is_tuned: bool,
+    /// Whether lines of the source text may follow.
+    in_source: bool,
+    source: Option<String>,
 }
 
 impl Parser {
-    fn version(&mut self, tokens: &[Token<'_>], line: usize) -> Result<(), PlanError> {
-        match tokens {
-            [Token::Word("plan"), Token::Word(version)] => match version.parse() {
-                Ok(version @ FORMAT_VERSION..=TUNED_VERSION) => {
-                    self.seen.insert("plan");
-                    self.is_tuned = version == TUNED_VERSION;
-                    Ok(())
-                }
-                Ok(found) => Err(PlanError::Version { found, supported: TUNED_VERSION }),
-                Err(_) => Err(PlanError::Text { line, what: format!("`{version}` is not a version") }),
-            },
-            _ => Err(PlanError::Text { line, what: format!("expected `plan {FORMAT_VERSION}`") }),
+    /// Reads a line of the source text; false for any other.
+    fn source_line(&mut self, line: &str) -> bool {
+        let Some(content) = line.trim_start().strip_prefix('|').filter(|_| self.in_source) else {
+            return false;
+        };
+        let content = content.strip_prefix(' ').unwrap_or(content);
+        match &mut self.source {
+            None => self.source = Some(content.to_owned()),
+            Some(source) => {
+                source.push('\n');
+                source.push_str(content);
+            }
+        }
+        true
+    }
+
+    /// The plan, whose text ends with the line of this number.
+    fn finish(self, last: usize) -> Result<Plan, PlanError> {
+        let fail = |what: &str| PlanError::text(last, what);
+        if self.version == 0 {
+            return Err(fail("the text ends before its first line, `plan 1`"));
+        }
+        if self.section.is_some() {
+            return Err(fail("a section is not closed; end it with `}`"));
+        }
+        let Parser { mut plan, hash, seen, source, .. } = self;
+        if !seen.contains("budget") {
+            plan.meta.budget_bytes = plan.meta.dev_bytes;
+        }
+        plan.meta.set_source(source.unwrap_or_default());
+        if let Some(hash) = hash {
+            plan.meta.source_hash = hash;
+        }
+        Ok(plan)
+    }
+
+    fn first_line(&mut self, tokens: &[Token<'_>], line: usize, is_bucket: bool) -> Result<(), PlanError> {
+        let fail = |what| Err(PlanError::Text { line, what });
+        let [Token::Word("plan"), Token::Word(version)] = tokens else {
+            return fail(format!("expected `plan {FORMAT_VERSION}`"));
+        };
+        match version.parse() {
+            Ok(BUCKETS_VERSION) if is_bucket => {
+                fail(format!("a bucket has no buckets; it begins with `plan {FORMAT_VERSION}`"))
+            }
+            Ok(version @ FORMAT_VERSION..=BUCKETS_VERSION) => {
+                self.version = version;
+                Ok(())
+            }
+            Ok(found) => Err(PlanError::Version { found, supported: BUCKETS_VERSION }),
+            Err(_) => fail(format!("`{version}` is not a version")),
         }
     }
 
@@ -223,7 +262,7 @@ impl Parser {
                 Ok(())
             }
             "tuning" => {
-                if !self.is_tuned {
+                if self.version < TUNED_VERSION {
                     return Err(
                         line.fail(format!("a tuning section needs `plan {TUNED_VERSION}` in the first line"))
                     );

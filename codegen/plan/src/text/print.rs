@@ -73,7 +73,7 @@ impl fmt::Display for PlanText<'_> {
                 if line.is_empty() { writeln!(f, "  |")? } else { writeln!(f, "  | {line}")? }
             }
         }
-        Ok(())
+        plan.buckets.iter().try_for_each(|bucket| write!(f, "bucket\n{}", PlanText(bucket)))
     }
 }
 

@@ -10,6 +10,8 @@ use crate::PlanError;
 pub(super) trait Record: Sized {
     /// Name of an entry of a table of these, before its index.
     const NAME: &str;
+    /// Index of the first entry of such a table, for humans.
+    const FIRST: usize = 0;
     /// Appends the message.
     fn encode(&self, out: &mut Vec<u8>);
     /// Reads the message.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::Blobs;
 use arbtest::arbitrary::{Arbitrary, Result, Unstructured};
 use memc_ir::{OutputRole, Role, TensorType, Turn, parse_op, parse_type};
 use memc_plan::{
@@ -163,8 +164,17 @@ fn tuning(u: &mut Unstructured<'_>) -> Result<Tuning> {
     })
 }
 
-/// Any plan, valid or not.
+/// Any plan, valid or not, also with buckets.
 pub(crate) fn any(u: &mut Unstructured<'_>) -> Result<Plan> {
+    let mut plan = alone(u)?;
+    if u.ratio(1, 4)? {
+        plan.buckets = list(u, alone)?;
+    }
+    Ok(plan)
+}
+
+/// Any plan without buckets, valid or not.
+fn alone(u: &mut Unstructured<'_>) -> Result<Plan> {
     let mut plan = Plan {
         kernels: list(u, kernel)?,
         states: list(u, state)?,
@@ -189,10 +199,10 @@ pub(crate) fn any(u: &mut Unstructured<'_>) -> Result<Plan> {
     Ok(plan)
 }
 
-/// A valid plan with the data of its states.
-pub(crate) fn valid(u: &mut Unstructured<'_>) -> Result<(Plan, BTreeMap<usize, Vec<u8>>)> {
-    let mut plan = any(u)?;
-    let mut data = BTreeMap::new();
+/// A valid plan with the data of its states and of those of its buckets.
+pub(crate) fn valid(u: &mut Unstructured<'_>) -> Result<(Plan, Blobs)> {
+    let mut plan = alone(u)?;
+    let mut data = Blobs::default();
     (plan.meta.dev_bytes, plan.meta.host_bytes) = (1 << 20, 1 << 20);
     let source = plan.meta.source.clone();
     plan.meta.set_source(source);
@@ -202,6 +212,11 @@ pub(crate) fn valid(u: &mut Unstructured<'_>) -> Result<(Plan, BTreeMap<usize, V
     };
     plan.kernels.push(kernel(u)?);
     plan.events %= 8;
+    let buckets = if u.ratio(1, 3)? { u.int_in_range(1..=3)? } else { 0 };
+    if buckets > 0 {
+        plan.tuning = None;
+        plan.states.sort_by_key(|state| state.role == StateRole::Const);
+    }
     for (index, state) in plan.states.iter_mut().enumerate() {
         fit(&mut state.resident);
         state.name = format!("{}#{index}", state.name);
@@ -209,10 +224,9 @@ pub(crate) fn valid(u: &mut Unstructured<'_>) -> Result<(Plan, BTreeMap<usize, V
             let content =
                 vec![u8::arbitrary(u)?; usize::try_from(state.resident.bytes).expect("under 1 KiB")];
             (*bytes, *expected) = (state.resident.bytes, hash(&content));
-            data.insert(index, content);
+            data.0.insert((0, index), content);
         }
     }
-    plan.layout_data().expect("a small data section");
     for input in &mut plan.inputs {
         fit(&mut input.slot);
         input.slot.space = Space::Host;
@@ -233,7 +247,39 @@ pub(crate) fn valid(u: &mut Unstructured<'_>) -> Result<(Plan, BTreeMap<usize, V
     let free = Action::Free { slice: Slice::dev(0, 0) };
     let free = Command { queue: Queue::COMPUTE, action: free, label: String::new() };
     plan.epilogue.extend(std::iter::repeat_n(free, spare));
+    let mut seen: Vec<Vec<u8>> = data.0.values().cloned().collect();
+    plan.buckets =
+        (1..=buckets).map(|at| bucket(u, &plan, at, &mut data, &mut seen)).collect::<Result<_>>()?;
+    plan.layout_data().expect("a small data section");
     Ok((plan, data))
+}
+
+/// A bucket of a valid plan, which runs its body twice and has one constant more, whose bytes may be among
+/// those that were seen.
+fn bucket(
+    u: &mut Unstructured<'_>,
+    plan: &Plan,
+    at: usize,
+    data: &mut Blobs,
+    seen: &mut Vec<Vec<u8>>,
+) -> Result<Plan> {
+    let mut bucket = plan.clone();
+    bucket.body.extend_from_slice(&plan.body);
+    bucket.meta.set_source(string(u)?);
+    let content = vec![u.int_in_range(0..=2)?; u.int_in_range(0..=2)?];
+    let bytes = content.len() as u64;
+    bucket.states.push(State {
+        name: "constant of a bucket".to_owned(),
+        role: StateRole::Const,
+        ty: ty(u)?,
+        resident: Slice::dev(0, bytes),
+        init: Init::Data { offset: 0, bytes, hash: hash(&content) },
+    });
+    if !seen.contains(&content) {
+        data.0.insert((at, plan.states.len()), content.clone());
+        seen.push(content);
+    }
+    Ok(bucket)
 }
 
 /// Texts that can be shown, and algorithms of some of the kernels that are launched, with workspaces that

@@ -205,27 +205,31 @@ fn newer_versions_are_refused() {
     let (plan, data) = example();
     let folder = Folder::new();
     let mut bytes = folder.bytes(&plan, &data);
-    bytes[8] = 3;
+    bytes[8] = 4;
     let error = folder.open(&bytes).err().unwrap();
-    assert!(matches!(error, PlanError::Version { found: 3, supported: 2 }));
+    assert!(matches!(error, PlanError::Version { found: 4, supported: 3 }));
     assert!(error.to_string().contains("newer"), "{error}");
-    let error = text::parse("plan 3\n").err().unwrap();
-    assert!(matches!(error, PlanError::Version { found: 3, supported: 2 }));
+    let error = text::parse("plan 4\n").err().unwrap();
+    assert!(matches!(error, PlanError::Version { found: 4, supported: 3 }));
 }
 
-/// The version that goes with a tuning section is that of plans that have one, and of no others.
+/// The versions that go with a tuning section and with buckets are those of plans that have them, and of no
+/// others.
 #[test]
 fn the_version_is_that_of_the_contents() {
     let folder = Folder::new();
     let (mut plan, data) = example();
-    for (is_tuned, version) in [(false, 1), (true, 2)] {
-        plan.tuning = is_tuned.then(tuning);
+    for version in 1..=3 {
+        plan.tuning = (version == 2).then(tuning);
+        plan.buckets = if version == 3 { vec![plan.clone()] } else { Vec::new() };
         let mut bytes = folder.bytes(&plan, &data);
         assert_eq!(bytes[8..12], [version, 0, 0, 0]);
-        bytes[8] = 3 - version;
-        rehash(&mut bytes);
-        let error = folder.open(&bytes).err().map(|e| e.to_string()).unwrap_or_default();
-        assert!(error.contains("format version is not that of its contents"), "{error}");
+        for other in (1..=3).filter(|&other| other != version) {
+            bytes[8] = other;
+            rehash(&mut bytes);
+            let error = folder.open(&bytes).err().map(|e| e.to_string()).unwrap_or_default();
+            assert!(error.contains("format version is not that of its contents"), "{error}");
+        }
     }
 }
 

@@ -1,5 +1,6 @@
 //! Tests of the plan's forms, its file and its comparison.
 
+mod buckets;
 mod diff;
 mod generate;
 mod hostile;
@@ -10,12 +11,13 @@ mod validate;
 mod write;
 
 use std::{
+    borrow::Cow,
     collections::BTreeMap,
-    fs,
+    fs, io,
     path::{Path, PathBuf},
 };
 
-use memc_plan::{Plan, PlanError, PlanFile, TunedAlgorithm, TunedKernel, Tuning};
+use memc_plan::{InitialData, Plan, PlanError, PlanFile, TunedAlgorithm, TunedKernel, Tuning};
 
 /// The plan of the README's text form.
 fn example_text() -> &'static str {
@@ -50,6 +52,17 @@ fn tuning() -> Tuning {
     }
 }
 
+/// The data that has a place of its own, by bucket and index of the state.
+#[derive(Clone, Default)]
+struct Blobs(BTreeMap<(usize, usize), Vec<u8>>);
+
+impl InitialData for Blobs {
+    fn bytes(&mut self, bucket: usize, state: usize) -> io::Result<Cow<'_, [u8]>> {
+        let bytes = self.0.get(&(bucket, state)).ok_or_else(|| io::Error::other("it has no own place"))?;
+        Ok(Cow::Borrowed(bytes))
+    }
+}
+
 /// A folder that is removed at the end.
 struct Folder(tempfile::TempDir);
 
@@ -73,7 +86,7 @@ impl Folder {
     }
 
     /// The bytes of the file of a plan.
-    fn bytes(&self, plan: &Plan, data: &BTreeMap<usize, Vec<u8>>) -> Vec<u8> {
+    fn bytes(&self, plan: &Plan, data: &(impl InitialData + Clone)) -> Vec<u8> {
         memc_plan::write(self.file(), plan, &mut data.clone(), &|| false).expect("the plan can be written");
         fs::read(self.file()).expect("the file can be read")
     }

@@ -13,8 +13,10 @@ fn the_example_survives_the_file() {
     let bytes = folder.bytes(&plan, &data);
     let file = PlanFile::open(folder.file()).unwrap();
     assert_eq!(file.plan(), &plan);
-    assert_eq!(file.data(0), data[&0].as_slice());
-    assert_eq!(file.data(1), &[] as &[u8]);
+    assert_eq!(file.data(0, 0), data[&0].as_slice());
+    for (bucket, state) in [(0, 1), (1, 0), (usize::MAX, 0), (0, usize::MAX)] {
+        assert_eq!(file.data(bucket, state), &[] as &[u8]);
+    }
     assert_eq!(&bytes[32..64], file.content_hash());
     assert_eq!(bytes.len(), 4096 + 256);
 }
@@ -58,10 +60,15 @@ fn random_plans_survive_the_file() {
         let bytes = folder.bytes(&plan, &data);
         let mut file = PlanFile::open(folder.file()).unwrap();
         assert_eq!(file.plan(), &plan);
-        for (index, state) in plan.states.iter().enumerate() {
-            let expected = data.get(&index).map(Vec::as_slice).unwrap_or_default();
-            assert_eq!(file.data(index), expected);
-            assert_eq!(matches!(state.init, Init::Data { .. }), data.contains_key(&index));
+        for (bucket, of) in plan.with_buckets().enumerate() {
+            for (index, state) in of.states.iter().enumerate() {
+                let read = file.data(bucket, index);
+                match state.init {
+                    Init::Data { hash, .. } => assert_eq!(memc_plan::hash(read), hash),
+                    _ => assert!(read.is_empty()),
+                }
+                assert!(data.0.get(&(bucket, index)).is_none_or(|expected| expected == read));
+            }
         }
         memc_plan::write(again.file(), &plan, &mut file, &|| false).unwrap();
         assert_eq!(std::fs::read(again.file()).unwrap(), bytes);

@@ -29,7 +29,7 @@ struct Supply<'a> {
 }
 
 impl InitialData for Supply<'_> {
-    fn bytes(&mut self, state: usize) -> io::Result<Cow<'_, [u8]>> {
+    fn bytes(&mut self, _bucket: usize, state: usize) -> io::Result<Cow<'_, [u8]>> {
         if state < self.states {
             Ok(Cow::Borrowed(self.bytes))
         } else {
@@ -69,7 +69,7 @@ fn an_interrupt_leaves_the_old_file() {
         }
     }
     assert!(asked.get() >= 8, "six chunks of data, the plan and the rename: asked {} times", asked.get());
-    assert_eq!(PlanFile::open(folder.file()).unwrap().data(1), bytes);
+    assert_eq!(PlanFile::open(folder.file()).unwrap().data(0, 1), bytes);
     assert_eq!(folder.entries(), ["model.plan"]);
 }
 

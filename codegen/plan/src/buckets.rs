@@ -1,0 +1,72 @@
+//! The rules of a plan's buckets.
+
+use crate::{MAX_BUCKETS, Plan, PlanError, State, StateRole};
+
+impl Plan {
+    /// Checks the number of buckets, the rules that go beyond those of a plan by itself, and then those.
+    pub(crate) fn check_buckets(&self) -> Result<(), PlanError> {
+        if self.buckets.is_empty() {
+            return Ok(());
+        }
+        if self.buckets.len() > MAX_BUCKETS {
+            let what = format!("{} entries; at most {MAX_BUCKETS} are allowed", self.buckets.len());
+            return Err(PlanError::invalid("buckets", what));
+        }
+        if self.tuning.is_some() {
+            return Err(tuned());
+        }
+        let first = self.states.iter().position(|state| !is_variable(state));
+        let (variables, constants) = self.states.split_at(first.unwrap_or(self.states.len()));
+        if let Some(state) = constants.iter().find(|state| is_variable(state)) {
+            let what = "it follows a constant; in a plan with buckets, constants come last";
+            return Err(PlanError::invalid(format!("state `{}`", state.name), what));
+        }
+        for (bucket, number) in self.buckets.iter().zip(1..) {
+            let checked = self.check_bucket(bucket, variables).and_then(|()| bucket.check_own());
+            checked.map_err(|error| error.in_bucket(number))?;
+        }
+        Ok(())
+    }
+
+    /// Checks that a bucket can take the place of the plan from one step to the next: it has the same arenas
+    /// and limits, and the same states but for constants.
+    fn check_bucket(&self, bucket: &Plan, variables: &[State]) -> Result<(), PlanError> {
+        if !bucket.buckets.is_empty() {
+            return Err(PlanError::invalid("buckets", "a bucket has none"));
+        }
+        if bucket.tuning.is_some() {
+            return Err(tuned());
+        }
+        let (own, meta) = (&bucket.meta, &self.meta);
+        for (what, has, should) in [
+            ("device arena", own.dev_bytes, meta.dev_bytes),
+            ("host arena", own.host_bytes, meta.host_bytes),
+            ("budget", own.budget_bytes, meta.budget_bytes),
+            ("reserve", own.reserve_bytes, meta.reserve_bytes),
+        ] {
+            if has != should {
+                return Err(PlanError::invalid(what, format!("{has} bytes where the plan has {should}")));
+            }
+        }
+        let wrong = |state: &State, what: String| PlanError::invalid(format!("state `{}`", state.name), what);
+        for (index, state) in variables.iter().enumerate() {
+            match bucket.states.get(index) {
+                Some(own) if own == state => {}
+                Some(own) => return Err(wrong(own, format!("state {index} of the plan is `{state}`"))),
+                None => return Err(wrong(state, "the plan has it, and the bucket does not".to_owned())),
+            }
+        }
+        match bucket.states.iter().skip(variables.len()).find(|state| is_variable(state)) {
+            Some(state) => Err(wrong(state, "it is no constant, and the plan does not have it".to_owned())),
+            None => Ok(()),
+        }
+    }
+}
+
+fn is_variable(state: &State) -> bool {
+    state.role != StateRole::Const
+}
+
+fn tuned() -> PlanError {
+    PlanError::invalid("tuning", "a plan with buckets has no tuning section")
+}
