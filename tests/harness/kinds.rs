@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use memc_check::check;
+use memc_check::{BucketErrors, check_buckets};
 use memc_codegen::lower;
 use memc_frontend::{ImportOptions, import};
 use memc_ir::autodiff::differentiate;
@@ -304,14 +304,26 @@ fn check_plan(case: &Case) -> Result<Outcome, String> {
     let join = |part: &[String]| part.iter().map(|l| format!("{l}\n")).collect::<String>();
     let source = parse(&join(&case.input[..at])).map_err(|d| d.to_string())?;
     let mut plan = text::parse(&join(&case.input[at + 1..])).map_err(|e| e.to_string())?;
-    if !case.input.iter().any(|l| l.starts_with("source ")) {
+    if !case.input.iter().take_while(|l| *l != "bucket").any(|l| l.starts_with("source ")) {
         plan.meta.set_source(print(&source));
     }
-    Ok(Outcome::Lines(match check(&source, &plan) {
-        Err(errors) => lines(&errors.to_string()),
-        Ok(report) => {
-            let lints = report.lints.iter().map(ToString::to_string);
-            std::iter::once(format!("accepted: {} commands", report.commands)).chain(lints).collect()
+    let mut sources = vec![source];
+    for bucket in &plan.buckets {
+        sources.push(parse(&bucket.meta.source).map_err(|d| d.to_string())?);
+    }
+    Ok(Outcome::Lines(match check_buckets(&sources, &plan) {
+        Err(BucketErrors { bucket: 0, errors }) => lines(&errors.to_string()),
+        Err(BucketErrors { bucket, errors }) => {
+            std::iter::once(format!("bucket {bucket}")).chain(lines(&errors.to_string())).collect()
+        }
+        Ok(reports) => {
+            let of = |report: &memc_check::Report| {
+                let lints = report.lints.iter().map(ToString::to_string);
+                std::iter::once(format!("accepted: {} commands", report.commands))
+                    .chain(lints)
+                    .collect::<Vec<_>>()
+            };
+            reports.iter().flat_map(of).collect()
         }
     }))
 }

@@ -214,6 +214,13 @@ pub enum CheckError {
         /// The defect.
         what: String,
     },
+    /// C16: a command that writes where another bucket of the plan keeps a constant.
+    Disturbed {
+        /// The command.
+        at: Site,
+        /// The constant and its bytes.
+        what: String,
+    },
 }
 
 /// Every error code with what it means, in order.
@@ -233,10 +240,11 @@ pub const CODES: &[(&str, &str)] = &[
     ("C13", "a kernel or launch is not an operator of the table at these types"),
     ("C14", "the tables of states, inputs and outputs disagree with the source"),
     ("C15", "a command without meaning"),
+    ("C16", "a write to bytes in which another bucket keeps a constant"),
 ];
 
 impl CheckError {
-    /// The stable code, `C01` to `C15`.
+    /// The stable code, `C01` to `C16`.
     pub const fn code(&self) -> &'static str {
         match self {
             CheckError::Race { .. } => "C01",
@@ -254,6 +262,7 @@ impl CheckError {
             CheckError::BadKernel { .. } => "C13",
             CheckError::BadState { .. } => "C14",
             CheckError::BadCommand { .. } => "C15",
+            CheckError::Disturbed { .. } => "C16",
         }
     }
 }
@@ -314,6 +323,9 @@ impl fmt::Display for CheckError {
             CheckError::BadKernel { at, what } => write!(f, "bad kernel: {at}: {what}"),
             CheckError::BadState { at, what } => write!(f, "tables disagree with the source: {at}: {what}"),
             CheckError::BadCommand { at, what } => write!(f, "bad command: {at}: {what}"),
+            CheckError::Disturbed { at, what } => {
+                write!(f, "another bucket's constant is overwritten: {at}: {what}")
+            }
         }
     }
 }

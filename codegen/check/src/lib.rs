@@ -1,6 +1,7 @@
 #![doc = include_str!("../README.md")]
 
 mod access;
+mod buckets;
 mod clock;
 mod error;
 mod header;
@@ -16,6 +17,7 @@ mod steady;
 mod step;
 mod symbolic;
 
+pub use buckets::{BucketErrors, check_buckets};
 pub use error::{CODES, CheckError, CheckErrors, Lint, MAX_ERRORS, Place, RaceKind, Site};
 pub use order::{Disorder, check_order};
 
@@ -33,7 +35,7 @@ use steady::Live;
 use symbolic::{SymbolicId, SymbolicValues};
 
 /// Facts about a plan that the checker accepts.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
     /// Commands of the plan.
     pub commands: usize,
