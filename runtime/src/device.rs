@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use memc_plan::{Section, Span};
 
-use crate::{Error, Program, RefusedCall};
+use crate::{Error, Program, Programs, RefusedCall};
 
 /// A machine that executes programs.
 pub trait Device {
@@ -29,6 +29,21 @@ pub trait Device {
     /// # Errors
     /// [`Error::Memory`] if the memory is not there, [`Error::Plan`] if the device cannot run the program.
     fn open(&self, program: Arc<Program>) -> Result<Box<dyn Executor>, Error>;
+
+    /// As [`Device::open`], for the programs of a plan and its buckets, which share the arenas.
+    ///
+    /// # Errors
+    /// Those of [`Device::open`], and [`Error::Usage`] where the device runs no plans with buckets.
+    fn open_all(&self, programs: &Programs) -> Result<Box<dyn Executor>, Error> {
+        match &programs[..] {
+            [program] => self.open(program.clone()),
+            _ => Err(Error::Usage(format!(
+                "the plan has buckets for several sizes, which run on the CPU device so far and not on `{}`; \
+                 compile with one size for each --dim",
+                self.name()
+            ))),
+        }
+    }
 }
 
 /// A program on a device.
@@ -41,6 +56,16 @@ pub trait Executor {
     /// # Errors
     /// The first error of any stream, or of `host`; [`Error::Internal`] for a section out of this order.
     fn run(&mut self, section: Section, host: &mut dyn HostSide) -> Result<(), Error>;
+
+    /// Chooses the program of the plan (0) or of one of its buckets, whose sections run from now on. Waits
+    /// for all that was issued where it is another than before. Each program has a prologue of its own, which
+    /// comes before its first body. The epilogue is that of the program which ran last.
+    ///
+    /// # Errors
+    /// The first error of any stream; [`Error::Internal`] for a bucket that there is not.
+    fn select(&mut self, bucket: usize) -> Result<(), Error> {
+        if bucket == 0 { Ok(()) } else { Err(Error::Internal(format!("this device has no bucket {bucket}"))) }
+    }
 
     /// Takes what [`Executor::traced`] needs, before the first body.
     ///

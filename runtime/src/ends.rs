@@ -28,15 +28,15 @@ impl Outputs {
     }
 }
 
-/// Writes the first contents of a state.
+/// Writes the first contents of a state of the plan (0) or of one of its buckets.
 pub(crate) fn load(
     program: &Program,
     initial: &Initial<'_>,
-    state: usize,
+    (bucket, state): (usize, usize),
     bytes: &mut [u8],
 ) -> Result<(), Error> {
     match program.types.states.get(state) {
-        Some(ty) => initial.write(state, ty, bytes),
+        Some(ty) => initial.write((bucket, state), ty, bytes),
         None => Err(Error::Internal(format!("no state {state}"))),
     }
 }

@@ -126,10 +126,11 @@ impl<'a> Evaluation<'a> {
         let program = Arc::new(Program::new(plan)?);
         memory::limit(program.host_bytes, host_mem)?;
         let feed = FeedOptions { inputs: options.inputs.clone(), steps: 1, ..FeedOptions::default() };
-        let feeder = Feeder::new(plan, &program, &feed).map_err(|error| match error {
-            Error::Usage(text) => Error::Usage(text.replace("--input ", "--eval-input ")),
-            other => other,
-        })?;
+        let feeder =
+            Feeder::new(plan, std::slice::from_ref(&program), &feed).map_err(|error| match error {
+                Error::Usage(text) => Error::Usage(text.replace("--input ", "--eval-input ")),
+                other => other,
+            })?;
         if feeder.is_stream() {
             return Err(Error::Usage(
                 "--eval-input: an evaluation reads its data again each time, which a pipe cannot be"
@@ -147,7 +148,7 @@ impl<'a> Evaluation<'a> {
     /// # Errors
     /// Those of [`Feeder::new`].
     pub(crate) fn left_over(&self) -> Result<Option<String>, Error> {
-        let feeder = Feeder::new(self.file.plan(), &self.program, &self.feed)?;
+        let feeder = Feeder::new(self.file.plan(), std::slice::from_ref(&self.program), &self.feed)?;
         Ok(feeder.pass(0).and_then(|(_, left)| left).map(|left| format!("evaluation: {left}")))
     }
 
@@ -186,7 +187,7 @@ impl<'a> Evaluation<'a> {
     ) -> Result<Option<Means>, Error> {
         let (plan, types) = (self.file.plan(), &self.program.types.outputs);
         let initial = Initial::new(&self.file, Vec::new(), Vec::new())?;
-        let mut feeder = Feeder::new(plan, &self.program, &self.feed)?;
+        let mut feeder = Feeder::new(plan, std::slice::from_ref(&self.program), &self.feed)?;
         let mut session = Session::open(self.device, plan, self.program.clone(), &initial, &mut feeder)?;
         session.reload(states)?;
         let mut sums = Sums::of(plan, types);

@@ -78,12 +78,19 @@ impl<'a> Initial<'a> {
         &self.before
     }
 
-    /// Writes the contents of the state with this index, a tensor of type `ty`.
+    /// Writes the contents of the state with an index in the plan (bucket 0) or in one of its buckets, a
+    /// tensor of type `ty`.
     ///
     /// # Errors
     /// [`Error::Plan`] if the plan's own contents do not fit the type.
-    pub fn write(&self, state: usize, ty: &TensorType, out: &mut [u8]) -> Result<(), Error> {
-        let Some(entry) = self.plan.plan().states.get(state) else {
+    pub fn write(
+        &self,
+        (bucket, state): (usize, usize),
+        ty: &TensorType,
+        out: &mut [u8],
+    ) -> Result<(), Error> {
+        let entry = self.plan.plan().with_buckets().nth(bucket).and_then(|plan| plan.states.get(state));
+        let Some(entry) = entry else {
             return Err(Error::Internal(format!("no state {state}")));
         };
         let fail = |what: Defect| Error::Plan(format!("state `{}`: {what}", entry.name));
@@ -93,7 +100,7 @@ impl<'a> Initial<'a> {
             }
         }
         let bytes = match &entry.init {
-            Init::Data { .. } => self.plan.data(0, state),
+            Init::Data { .. } => self.plan.data(bucket, state),
             Init::Zeros => {
                 out.fill(0);
                 return Ok(());

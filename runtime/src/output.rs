@@ -12,7 +12,7 @@ use memc_ir::{DType, TensorType};
 use memc_plan::Plan;
 use memc_support::Replace;
 
-use crate::{Error, state::list};
+use crate::{Error, Programs, state::list};
 
 /// The outputs with these names, by index, each with its file.
 pub(crate) fn find<'o>(
@@ -108,4 +108,24 @@ fn padded_header(ty: &TensorType, least: usize) -> Vec<u8> {
     out.extend(u16::try_from(text.len()).unwrap_or(u16::MAX).to_le_bytes());
     out.extend(text);
     out
+}
+
+/// Refuses to collect an output whose type is not the same in all buckets.
+pub(crate) fn same_types(
+    programs: &Programs,
+    plan: &Plan,
+    collected: &[(usize, &Path)],
+) -> Result<(), Error> {
+    for (index, _) in collected {
+        let mut types = programs.iter().map(|program| program.types.outputs.get(*index));
+        let first = types.next();
+        if types.any(|ty| Some(ty) != first) {
+            let name = plan.outputs.get(*index).map_or("", |output| &output.name);
+            return Err(Error::Usage(format!(
+                "--collect {name}: its size is another in some bucket of the plan, so that its steps make no \
+                 one array; --output writes that of the last step"
+            )));
+        }
+    }
+    Ok(())
 }

@@ -15,6 +15,9 @@
 
 mod prepare;
 
+use std::ops::Deref;
+use std::sync::Arc;
+
 use memc_check::check_order;
 use memc_ir::{OpKind, TensorType};
 use memc_kernels::KernelError;
@@ -150,11 +153,25 @@ pub(crate) enum Action {
 }
 
 impl Program {
-    /// Prepares a plan.
+    /// Prepares a plan without buckets.
     ///
     /// # Errors
-    /// [`Error::Plan`] naming the first command or table entry that breaks the contract.
+    /// [`Error::Plan`] naming the first command or table entry that breaks the contract, and
+    /// [`Error::Usage`] for a plan with buckets.
     pub fn new(plan: &Plan) -> Result<Program, Error> {
+        if !plan.buckets.is_empty() {
+            return Err(Error::Usage(
+                "the plan has buckets for several sizes, and only a run takes such a plan; compile one with \
+                 one size for each --dim"
+                    .to_owned(),
+            ));
+        }
+        plan.validate().map_err(|error| Error::Plan(error.to_string()))?;
+        Program::prepare(plan)
+    }
+
+    /// Prepares a validated plan; its buckets are left out.
+    fn prepare(plan: &Plan) -> Result<Program, Error> {
         let program = prepare::prepare(plan)?;
         check_order(plan).map_err(|disorder| {
             let (section, index) = disorder.at();
@@ -185,5 +202,45 @@ impl Program {
     #[cfg(test)]
     pub(crate) fn body_mut(&mut self) -> &mut Vec<Command> {
         &mut self.body
+    }
+}
+
+/// The programs of a plan and of its buckets, which share states and arenas. There is at least one.
+#[derive(Clone, Debug)]
+pub struct Programs(Vec<Arc<Program>>);
+
+impl Programs {
+    /// Prepares a plan and its buckets.
+    ///
+    /// # Errors
+    /// [`Error::Plan`] naming the first command or table entry that breaks the contract.
+    pub fn new(plan: &Plan) -> Result<Programs, Error> {
+        plan.validate().map_err(|error| Error::Plan(error.to_string()))?;
+        let programs = plan.with_buckets().map(|plan| Program::prepare(plan).map(Arc::new));
+        Ok(Programs(programs.collect::<Result<_, _>>()?))
+    }
+
+    /// The program of the plan (0) or of one of its buckets.
+    pub(crate) fn of(&self, bucket: usize) -> Option<&Arc<Program>> {
+        self.0.get(bucket)
+    }
+
+    /// The program of the plan itself.
+    pub(crate) fn first(&self) -> Result<&Arc<Program>, Error> {
+        self.0.first().ok_or_else(|| Error::Internal("a plan has no program".to_owned()))
+    }
+}
+
+impl From<Arc<Program>> for Programs {
+    fn from(program: Arc<Program>) -> Programs {
+        Programs(vec![program])
+    }
+}
+
+impl Deref for Programs {
+    type Target = [Arc<Program>];
+
+    fn deref(&self) -> &[Arc<Program>] {
+        &self.0
     }
 }

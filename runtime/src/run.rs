@@ -3,7 +3,6 @@
 use std::{
     io::ErrorKind,
     path::{Path, PathBuf},
-    sync::Arc,
 };
 
 use memc_gpu::LibraryOptions;
@@ -19,8 +18,8 @@ use crate::saves;
 use crate::shadow::Shadow;
 use crate::steps::{Steps, Tracing};
 use crate::{
-    Carried, Device, Error, FeedOptions, Feeder, Initial, InputSource, Program, Rate, RefusedCall, Session,
-    Stage, StateFile, StateWriter,
+    Carried, Device, Error, FeedOptions, Feeder, Initial, InputSource, Pad, Program, Programs, Rate,
+    RefusedCall, Session, Stage, StateFile, StateWriter,
     cpu::{self, Cpu},
     gpu, memory, output,
     state::{is_variable, list, state_files},
@@ -42,6 +41,8 @@ pub struct RunOptions {
     pub shuffle: Option<u64>,
     /// Files by the name under which the model takes the data.
     pub inputs: Vec<(String, InputSource)>,
+    /// Elements that fill what data leaves of a bucket's tensor, by the input's name.
+    pub pads: Vec<(String, Pad)>,
     /// Whether inputs without data get synthetic data; otherwise they are refused.
     pub synthetic: bool,
     /// Learning rate.
@@ -235,14 +236,15 @@ fn whole_run(
 ) -> Result<Report, Error> {
     let plan = file.plan();
     watch.stage(Stage::Before("proving the schedule"));
-    let program = Arc::new(Program::new(plan)?);
+    let programs = Programs::new(plan)?;
+    let program = programs.first()?.clone();
     memory::limit(program.host_bytes, options.host_mem)?;
     watch.stage(Stage::Before("reading states and inputs"));
     let initial = initial(file, options, watch)?;
     let feed = feed_options(options, &initial, carried.as_deref());
-    let mut feeder = Feeder::new(plan, &program, &feed)?;
+    let mut feeder = Feeder::new(plan, &programs, &feed)?;
     let most = steps_to_run(&feeder, options, plan.meta.is_evaluation(), initial.step())?;
-    check_options(&feeder, options, most)?;
+    check_options(&feeder, options, (&programs, most))?;
     let pass = feeder.pass(0).filter(|_| options.epochs.is_some()).map(|(steps, _)| steps);
     let save = options.save.as_deref();
     let evaluation = options.evaluation.as_ref();
@@ -250,13 +252,14 @@ fn whole_run(
     let evaluation = evaluation.transpose()?;
     let outputs = output::find(plan, &options.outputs, "--output")?;
     let collected = output::find(plan, &options.collect, "--collect")?;
+    output::same_types(&programs, plan, &collected)?;
     tell_about_data(&feeder, evaluation.as_ref(), options, watch)?;
     let synthetic = feeder.synthetic().to_vec();
     saves::check_names(options, feeder.jobs(), initial.step(), most)?;
     try_files(plan, feeder.jobs(), options)?;
-    let mut again = options.verify.then(|| Feeder::new(plan, &program, &feed)).transpose()?;
+    let mut again = options.verify.then(|| Feeder::new(plan, &programs, &feed)).transpose()?;
     watch.stage(Stage::Before("reserving memory, preparing kernels"));
-    let mut session = Session::open(device, plan, program.clone(), &initial, &mut feeder)?;
+    let mut session = Session::open(device, plan, programs.clone(), &initial, &mut feeder)?;
     watch.stage(Stage::Before("setting initial values"));
     load(&mut session, plan, carried.as_deref(), options)?;
     session.notes().iter().for_each(|note| watch.note(note));
@@ -289,7 +292,7 @@ fn whole_run(
 
     watch.stage(Stage::After("storing outputs and states"));
     tell_what_is_missing(options, steps, most, watch);
-    let outputs = last_outputs(&program, &session, outputs);
+    let outputs = last_outputs(&session, outputs);
     let save = options.save.as_deref().filter(|_| steps > 0 || most == 0);
     let (done, refused) = (session.steps_done(), session.refused().to_vec());
     let kernels = run.observed.as_ref().map_or_else(Vec::new, |observed| observed.ops(&program));
@@ -329,7 +332,15 @@ fn load(
 }
 
 /// Refuses options that do not go with the plan's data, or with the number of steps.
-fn check_options(feeder: &Feeder, options: &RunOptions, steps: u64) -> Result<(), Error> {
+fn check_options(
+    feeder: &Feeder,
+    options: &RunOptions,
+    (programs, steps): (&Programs, u64),
+) -> Result<(), Error> {
+    if options.measure.is_some() && programs.len() > 1 {
+        let text = "--measure measures one plan, and this one has buckets for several sizes; leave it out";
+        return Err(Error::Usage(text.to_owned()));
+    }
     if options.measure.as_ref().is_some_and(|measure| measure.profile.is_some()) && steps < 2 {
         let text = "--measure measures from the second step on, and the run has one; give --steps";
         return Err(Error::Usage(text.to_owned()));
@@ -368,12 +379,13 @@ fn tell_what_is_missing(options: &RunOptions, steps: u64, most: u64, watch: &mut
 
 /// Outputs of the last step, each with its file.
 fn last_outputs<'p>(
-    program: &'p Program,
     session: &Session<'_>,
     wanted: Vec<(usize, &'p Path)>,
-) -> Vec<(&'p Path, &'p TensorType, Vec<u8>)> {
-    let output =
-        |(index, path)| Some((path, program.types.outputs.get(index)?, session.output(index).to_vec()));
+) -> Vec<(&'p Path, TensorType, Vec<u8>)> {
+    let output = |(index, path): (usize, &'p Path)| {
+        let ty = session.program()?.types.outputs.get(index)?.clone();
+        Some((path, ty, session.output(index).to_vec()))
+    };
     wanted.into_iter().filter_map(output).collect()
 }
 
@@ -382,6 +394,7 @@ fn feed_options(options: &RunOptions, initial: &Initial<'_>, carried: Option<&Ca
     let unknown = if options.epochs.is_some() { 0 } else { 1 };
     FeedOptions {
         inputs: options.inputs.clone(),
+        pads: options.pads.clone(),
         lr: options.lr.clone(),
         job_lr: options.job_lr.clone(),
         synthetic: options.synthetic,

@@ -8,7 +8,9 @@ use memc_plan::{Plan, Section, Span};
 use crate::ends::{self, Outputs};
 use crate::jobs;
 use crate::state::Saved;
-use crate::{Device, Error, Executor, Feeder, HostSide, Initial, Program, RefusedCall, StateWriter};
+use crate::{
+    Device, Error, Executor, Feeder, HostSide, Initial, Program, Programs, RefusedCall, StateWriter,
+};
 
 /// Takes the bytes of the state with an index.
 pub type Sink<'s> = dyn FnMut(usize, &[u8]) -> Result<(), Error> + 's;
@@ -19,7 +21,10 @@ pub(crate) type States<'s> = dyn FnMut(usize, &mut [u8]) -> Result<bool, Error> 
 /// A plan that runs on a device.
 pub struct Session<'a> {
     executor: Box<dyn Executor>,
+    programs: Programs,
     host: Host<'a>,
+    /// Whether the prologues have run.
+    is_loaded: bool,
     /// Whether a step may be traced.
     is_traced: bool,
 }
@@ -39,13 +44,21 @@ impl Executor for Closed {
 
 /// The host's end of a run.
 struct Host<'a> {
-    program: Arc<Program>,
     initial: &'a Initial<'a>,
     feeder: &'a mut Feeder,
+    /// The plan, then its buckets.
+    parts: Vec<Part>,
+    /// Index of the part that runs.
+    bucket: usize,
+    step: u64,
+}
+
+/// The plan or one of its buckets.
+struct Part {
+    program: Arc<Program>,
     outputs: Outputs,
     /// Outputs that are losses, each with its job.
     losses: Vec<(usize, usize)>,
-    step: u64,
 }
 
 impl<'a> Session<'a> {
@@ -56,11 +69,11 @@ impl<'a> Session<'a> {
     pub fn start(
         device: &dyn Device,
         plan: &Plan,
-        program: Arc<Program>,
+        programs: impl Into<Programs>,
         initial: &'a Initial<'a>,
         feeder: &'a mut Feeder,
     ) -> Result<Session<'a>, Error> {
-        let mut session = Session::open(device, plan, program, initial, feeder)?;
+        let mut session = Session::open(device, plan, programs, initial, feeder)?;
         session.load()?;
         Ok(session)
     }
@@ -72,17 +85,21 @@ impl<'a> Session<'a> {
     pub(crate) fn open(
         device: &dyn Device,
         plan: &Plan,
-        program: Arc<Program>,
+        programs: impl Into<Programs>,
         initial: &'a Initial<'a>,
         feeder: &'a mut Feeder,
     ) -> Result<Session<'a>, Error> {
-        let executor = device.open(program.clone())?;
-        let losses = plan.outputs.iter().zip(&program.types.outputs).enumerate();
-        let losses = losses.filter(|(_, (o, ty))| o.role == OutputRole::Loss && ty.dtype.is_float());
-        let losses = losses.map(|(i, (o, _))| (i, jobs::index_of(feeder.jobs(), &o.name))).collect();
-        let outputs = Outputs::of(&program);
-        let host = Host { program, initial, feeder, outputs, losses, step: initial.step() };
-        Ok(Session { executor, host, is_traced: false })
+        let programs = programs.into();
+        let executor = device.open_all(&programs)?;
+        let part = |(plan, program): (&Plan, &Arc<Program>)| {
+            let losses = plan.outputs.iter().zip(&program.types.outputs).enumerate();
+            let losses = losses.filter(|(_, (o, ty))| o.role == OutputRole::Loss && ty.dtype.is_float());
+            let losses = losses.map(|(i, (o, _))| (i, jobs::index_of(feeder.jobs(), &o.name))).collect();
+            Part { program: program.clone(), outputs: Outputs::of(program), losses }
+        };
+        let parts = plan.with_buckets().zip(programs.iter()).map(part).collect();
+        let host = Host { initial, feeder, parts, bucket: 0, step: initial.step() };
+        Ok(Session { executor, programs, host, is_loaded: false, is_traced: false })
     }
 
     /// Brings the states to their resident slots, before anything else.
@@ -90,7 +107,49 @@ impl<'a> Session<'a> {
     /// # Errors
     /// Those of [`Initial::write`] and the plan's prologue.
     pub(crate) fn load(&mut self) -> Result<(), Error> {
-        self.executor.run(Section::Prologue, &mut self.host)
+        self.prologues(&mut |_, _| Ok(false))
+    }
+
+    /// Runs the prologues that have to run: of all buckets, or once they have run, of the present one.
+    fn prologues(&mut self, states: &mut States<'_>) -> Result<(), Error> {
+        let all = 0..self.host.parts.len();
+        let present = self.host.bucket..self.host.bucket.saturating_add(1);
+        for bucket in if self.is_loaded { present } else { all } {
+            self.select(bucket)?;
+            let mut host = Elsewhere { host: &mut self.host, states: Some(&mut *states), sink: None };
+            self.executor.run(Section::Prologue, &mut host)?;
+        }
+        self.is_loaded = true;
+        Ok(())
+    }
+
+    /// Chooses the bucket that runs from now on.
+    fn select(&mut self, bucket: usize) -> Result<(), Error> {
+        if bucket != self.host.bucket {
+            self.executor.select(bucket)?;
+            self.host.bucket = bucket;
+        }
+        Ok(())
+    }
+
+    /// Begins the next step: chooses its bucket.
+    fn advance(&mut self) -> Result<(), Error> {
+        self.host.step = self.host.step.saturating_add(1);
+        if self.host.parts.len() > 1 {
+            self.host.feeder.prepare(self.host.step)?;
+            self.select(self.host.feeder.bucket())?;
+        }
+        Ok(())
+    }
+
+    /// The bucket of the last step; 0 is the plan itself.
+    pub(crate) fn bucket(&self) -> usize {
+        self.host.bucket
+    }
+
+    /// The program of the last step.
+    pub(crate) fn program(&self) -> Option<&Arc<Program>> {
+        self.programs.of(self.host.bucket)
     }
 
     /// Notes for the user on how the program runs on the device.
@@ -108,7 +167,7 @@ impl<'a> Session<'a> {
     /// # Errors
     /// The first error of any stream; the session is of no use then.
     pub fn step(&mut self) -> Result<(), Error> {
-        self.host.step = self.host.step.saturating_add(1);
+        self.advance()?;
         self.executor.run(Section::Body, &mut self.host)
     }
 
@@ -126,7 +185,7 @@ impl<'a> Session<'a> {
     /// # Errors
     /// Those of [`Session::step`].
     pub fn traced_step(&mut self) -> Result<Vec<Span>, Error> {
-        self.host.step = self.host.step.saturating_add(1);
+        self.advance()?;
         self.executor.traced(&mut self.host)
     }
 
@@ -172,7 +231,8 @@ impl<'a> Session<'a> {
     /// # Errors
     /// Those of [`Device::open`]; the session is of no use then.
     pub(crate) fn reopen(&mut self, device: &dyn Device) -> Result<(), Error> {
-        self.executor = device.open(self.host.program.clone())?;
+        self.executor = device.open_all(&self.programs)?;
+        (self.host.bucket, self.is_loaded) = (0, false);
         if self.is_traced { self.executor.prepare_trace() } else { Ok(()) }
     }
 
@@ -181,8 +241,7 @@ impl<'a> Session<'a> {
     /// # Errors
     /// Those of `states` and of the prologue; the session is of no use then.
     pub(crate) fn reload(&mut self, states: &mut States<'_>) -> Result<(), Error> {
-        let mut host = Elsewhere { host: &mut self.host, states: Some(states), sink: None };
-        self.executor.run(Section::Prologue, &mut host)?;
+        self.prologues(states)?;
         self.executor.synchronize()
     }
 
@@ -193,15 +252,16 @@ impl<'a> Session<'a> {
 
     /// Bytes of an output of the last step.
     pub fn output(&self, output: usize) -> &[u8] {
-        self.host.outputs.get(output).unwrap_or_default()
+        self.host.part().and_then(|part| part.outputs.get(output)).unwrap_or_default()
     }
 
     /// Mean of all numbers of all loss outputs of a job in the last round; `None` if it has no loss. The only
     /// job of a plan of one model is 0.
     pub fn loss(&self, job: usize) -> Option<f32> {
         let (mut sum, mut count) = (0.0, 0u32);
-        for &(output, _) in self.host.losses.iter().filter(|(_, of)| *of == job) {
-            let Some(ty) = self.host.program.types.outputs.get(output) else { continue };
+        let part = self.host.part()?;
+        for &(output, _) in part.losses.iter().filter(|(_, of)| *of == job) {
+            let Some(ty) = part.program.types.outputs.get(output) else { continue };
             for number in self.output(output).chunks(ty.dtype.bytes() as usize) {
                 if let Some(Scalar::Float(x)) = Scalar::from_bytes(number, ty.dtype) {
                     sum += f64::from(x.0);
@@ -229,9 +289,22 @@ impl<'a> Session<'a> {
     }
 }
 
+impl Host<'_> {
+    /// The plan or bucket that runs.
+    fn part(&self) -> Option<&Part> {
+        self.parts.get(self.bucket)
+    }
+}
+
+/// Error of a bucket that there is not.
+fn no_bucket() -> Error {
+    Error::Internal("a bucket runs that the plan does not have".to_owned())
+}
+
 impl HostSide for Host<'_> {
     fn load(&mut self, state: usize, bytes: &mut [u8]) -> Result<(), Error> {
-        ends::load(&self.program, self.initial, state, bytes)
+        let part = self.part().ok_or_else(no_bucket)?;
+        ends::load(&part.program, self.initial, (self.bucket, state), bytes)
     }
 
     fn store(&mut self, _state: usize, _bytes: &[u8]) -> Result<(), Error> {
@@ -243,7 +316,8 @@ impl HostSide for Host<'_> {
     }
 
     fn read(&mut self, output: usize, bytes: &[u8]) -> Result<(), Error> {
-        self.outputs.keep(output, bytes)
+        let part = self.parts.get_mut(self.bucket).ok_or_else(no_bucket)?;
+        part.outputs.keep(output, bytes)
     }
 }
 

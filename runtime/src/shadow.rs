@@ -2,11 +2,9 @@
 //!
 //! It is a session of the same kind of device with the plan that plans nothing.
 
-use std::sync::Arc;
-
 use memc_plan::PlanFile;
 
-use crate::{Device, Error, Feeder, Initial, Program, Session, cpu, memory, unplanned};
+use crate::{Device, Error, Feeder, Initial, Programs, Session, cpu, memory, unplanned};
 
 /// An unplanned run.
 pub(crate) struct Shadow<'a> {
@@ -33,15 +31,16 @@ impl<'a> Shadow<'a> {
         host_mem: Option<u64>,
     ) -> Result<Shadow<'a>, Error> {
         let plan = unplanned::plan(file.plan())?;
-        let program = Arc::new(Program::new(&plan)?);
+        let programs = Programs::new(&plan)?;
+        let host_bytes = programs.first()?.host_bytes;
         let session = if device.has_reference_kernels() {
             // A program takes one of its device's threads for good.
             let own = cpu::Cpu::new(cpu::Options { threads, ..cpu::Options::default() })?;
-            Session::start(&own, &plan, program, initial, feeder)
+            Session::start(&own, &plan, programs, initial, feeder)
         } else {
             let planned = usize::try_from(file.plan().meta.host_bytes).unwrap_or(usize::MAX);
-            memory::limit_both(planned, program.host_bytes, host_mem)
-                .and_then(|()| Session::start(device, &plan, program, initial, feeder))
+            memory::limit_both(planned, host_bytes, host_mem)
+                .and_then(|()| Session::start(device, &plan, programs, initial, feeder))
         };
         let session = session.map_err(|error| match error {
             Error::Memory(text) => Error::Memory(format!(

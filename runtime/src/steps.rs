@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use memc_plan::{PlanFile, Span, Trace};
+use memc_plan::{Plan, PlanFile, Span, Trace};
 use memc_support::Replace;
 
 use crate::evaluation::{Evaluation, Sums};
@@ -154,8 +154,8 @@ impl<'a> Steps<'a> {
                 watch.measured(observed);
             }
             self.write_results(session, traced, &spans)?;
-            if let Some(sums) = &mut self.sums {
-                sums.add(session, &self.program.types.outputs);
+            if let (Some(sums), Some(program)) = (&mut self.sums, session.program()) {
+                sums.add(session, &program.types.outputs);
             }
             self.stop_on_nan(diverged)?;
             self.saves.publish(watch).map_err(Stop::Whole)?;
@@ -196,7 +196,9 @@ impl<'a> Steps<'a> {
             is_whole
         });
         if let Some(path) = traced {
-            result = result.and(write_trace(path, self.trace.file, self.trace.device, spans));
+            let plan = self.trace.file.plan().with_buckets().nth(session.bucket());
+            let plan = plan.unwrap_or(self.trace.file.plan());
+            result = result.and(write_trace(path, plan, self.trace.device, spans));
         }
         if result.is_err() {
             session.synchronize().map_err(Stop::Broken)?;
@@ -209,8 +211,9 @@ impl<'a> Steps<'a> {
         let Some(shadow) = shadow else { return Ok(()) };
         shadow.step()?;
         let when = format!("after step {}", session.steps_done());
-        let outputs = self.trace.file.plan().outputs.iter().zip(&self.program.types.outputs);
-        for (i, (output, ty)) in outputs.enumerate() {
+        let plan = self.trace.file.plan().with_buckets().nth(session.bucket());
+        let (Some(plan), Some(program)) = (plan, session.program()) else { return Ok(()) };
+        for (i, (output, ty)) in plan.outputs.iter().zip(&program.types.outputs).enumerate() {
             verify::same("output", &output.name, &when, ty, session.output(i), shadow.output(i))?;
         }
         Ok(())
@@ -259,9 +262,9 @@ fn job_steps(session: &Session<'_>) -> Vec<JobStep> {
 }
 
 /// Writes a step's timeline.
-fn write_trace(path: &Path, file: &PlanFile, device: &str, spans: &[Span]) -> Result<(), Error> {
+fn write_trace(path: &Path, plan: &Plan, device: &str, spans: &[Span]) -> Result<(), Error> {
     let step_ns = spans.iter().map(|span| span.end_ns).max().unwrap_or(0);
     let origin = format!("measured on {device}");
-    let trace = Trace { plan: file.plan(), spans, step_ns, origin: &origin };
+    let trace = Trace { plan, spans, step_ns, origin: &origin };
     Replace::whole(path, trace.json().as_bytes()).map_err(|error| Error::io(path, error))
 }

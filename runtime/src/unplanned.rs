@@ -21,15 +21,35 @@ const ARRIVED: u32 = 0;
 const COMPUTED: u32 = 1;
 const TAKEN: u32 = 2;
 
-/// The unplanned plan of a plan's source graph, with the same tables of states, inputs and outputs.
+/// The unplanned plan of a plan's source graph, with the same tables of states, inputs and outputs. That of a
+/// plan with buckets has an unplanned plan for each, all with the states in the same places and else apart
+/// from each other.
 ///
 /// # Errors
 /// [`Error::Plan`] if the source is no valid graph or lacks something that the plan's tables name.
 pub(crate) fn plan(of: &Plan) -> Result<Plan, Error> {
+    let (mut plans, mut begin) = (Vec::new(), (0, 0));
+    for bucket in of.with_buckets() {
+        let plan = unplanned(bucket, begin)?;
+        begin = (plan.meta.dev_bytes, plan.meta.host_bytes);
+        plans.push(plan);
+    }
+    for plan in &mut plans {
+        (plan.meta.dev_bytes, plan.meta.host_bytes) = begin;
+    }
+    let mut plans = plans.into_iter();
+    let mut plan = plans.next().ok_or_else(|| source("there is none"))?;
+    plan.buckets = plans.collect();
+    Ok(plan)
+}
+
+/// The unplanned plan of one bucket. All but the states is in bytes of the arenas from `begin` on.
+fn unplanned(of: &Plan, begin: (u64, u64)) -> Result<Plan, Error> {
     let module = parse(of)?;
     let places = vec![None; module.values.len()];
-    let mut maker = Maker { plan: of.clone(), places, unused: BTreeMap::new(), dev: 0, host: 0 };
-    maker.tables(&module)?;
+    let plan = Plan { buckets: Vec::new(), ..of.clone() };
+    let mut maker = Maker { plan, places, unused: BTreeMap::new(), dev: 0, host: begin.1 };
+    maker.tables(&module, begin.0)?;
     let body = maker.body(&module)?;
     let mut plan = maker.plan;
     plan.events = TAKEN + 1;
@@ -89,15 +109,20 @@ impl Maker {
         self.places.get_mut(value.index()).into_iter().for_each(|slot| *slot = Some(place));
     }
 
-    /// Gives states and inputs places on the device, and inputs and outputs slots in host memory.
-    fn tables(&mut self, module: &Module) -> Result<(), Error> {
+    /// Gives states and inputs places on the device, and inputs and outputs slots in host memory. All but
+    /// variable states, which come first, are from `begin` on.
+    fn tables(&mut self, module: &Module, begin: u64) -> Result<(), Error> {
         for index in 0..self.plan.states.len() {
             let Some(state) = self.plan.states.get(index) else { continue };
+            if state.role == StateRole::Const {
+                self.dev = self.dev.max(begin);
+            }
             let value = named(module, "state", &state.name, &state.ty)?;
             let resident = self.fresh(state.resident.bytes);
             self.put(value, resident);
             self.plan.states.get_mut(index).into_iter().for_each(|state| state.resident = resident);
         }
+        self.dev = self.dev.max(begin);
         for index in 0..self.plan.inputs.len() {
             let Some(input) = self.plan.inputs.get(index) else { continue };
             let (value, bytes) = (named(module, "input", &input.name, &input.ty)?, input.slot.bytes);
@@ -361,7 +386,7 @@ source text
             let mut values = vec![None; module.values.len()];
             for (index, state) in plan.states.iter().enumerate() {
                 let mut tensor = Tensor::zeros(state.ty.clone()).unwrap();
-                initial.write(index, &state.ty, tensor.data.bytes_mut()).unwrap();
+                initial.write((0, index), &state.ty, tensor.data.bytes_mut()).unwrap();
                 values[module.value_named(&state.name).unwrap().index()] = Some(tensor);
             }
             Interpreter { module, values }
@@ -411,7 +436,7 @@ source text
         assert_eq!(unplanned.kernels.len(), 3, "{:?}", unplanned.kernels);
         let program = std::sync::Arc::new(Program::new(&unplanned).unwrap());
         let feed = FeedOptions { steps: 3, synthetic: true, ..FeedOptions::default() };
-        let feeder = || Feeder::new(&unplanned, &program, &feed).unwrap();
+        let feeder = || Feeder::new(&unplanned, std::slice::from_ref(&program), &feed).unwrap();
         let (mut one, mut other) = (feeder(), feeder());
         let mut interpreter = Interpreter::new(&unplanned, &initial);
         let device = cpu::Cpu::new(cpu::Options { check_memory: true, ..cpu::Options::default() }).unwrap();

@@ -250,9 +250,12 @@ fn steps_allocate_nothing_once_warm() {
     for device in &devices {
         let threads = device.threads();
         let initial = Initial::new(&file, Vec::new(), Vec::new()).unwrap();
-        let mut feeder =
-            Feeder::new(file.plan(), &program, &FeedOptions { synthetic: true, ..FeedOptions::default() })
-                .unwrap();
+        let mut feeder = Feeder::new(
+            file.plan(),
+            std::slice::from_ref(&program),
+            &FeedOptions { synthetic: true, ..FeedOptions::default() },
+        )
+        .unwrap();
         let mut session =
             Session::start(device.as_ref(), file.plan(), program.clone(), &initial, &mut feeder).unwrap();
         for _ in 0..5 {

@@ -148,7 +148,9 @@ fn can_read(plan: &Plan, jobs: &[Submission], options: &Options) -> Result<(), E
         ..FeedOptions::default()
     };
     let program = Program::new(plan).map_err(|error| Error::Internal(error.to_string()))?;
-    Feeder::new(plan, &program, &feed).map(drop).map_err(|error| Error::Usage(error.to_string()))
+    Feeder::new(plan, std::slice::from_ref(&program), &feed)
+        .map(drop)
+        .map_err(|error| Error::Usage(error.to_string()))
 }
 
 /// Refuses a job without data for an input of its own.

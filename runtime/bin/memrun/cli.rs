@@ -9,13 +9,13 @@ use std::{
 use clap::{Args, Parser, Subcommand};
 use memc_gpu::{LibraryOptions, Rounding};
 use memc_runtime::{
-    DeviceName, Epochs, Error, EvaluationOptions, InputSource, MeasureOptions, ProfileOptions, Rate,
+    DeviceName, Epochs, Error, EvaluationOptions, InputSource, MeasureOptions, Pad, ProfileOptions, Rate,
     RunOptions, Stages, TuneOptions, cpu,
     serve::{ServeOptions, ServedPlan},
 };
 use memc_support::{check_clash, is_same_file};
 
-use crate::values::{NamedInput, device, epochs, host_memory, named_file, rate};
+use crate::values::{NamedInput, device, epochs, host_memory, named_file, pad, rate};
 
 /// Version, with the commit that it was built from where that is known.
 const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), env!("COMMIT"));
@@ -82,6 +82,10 @@ pub(crate) struct Cli {
     /// Data of an input; may be repeated: a .npy array, a folder of them, a pipe, or a file of token numbers
     #[arg(long = "input", value_name = "NAME=@FILE.npy")]
     inputs: Vec<NamedInput>,
+    /// Element that fills an input up to the size of a bucket, of a plan for several sizes, as input_ids=0 or
+    /// labels=-100; its data is a folder of arrays, one for each step; may be repeated
+    #[arg(long = "pad", value_name = "NAME=VALUE", allow_hyphen_values = true, value_parser = pad)]
+    pads: Vec<(String, Pad)>,
     /// Make up data where an input has none
     #[arg(long)]
     synthetic: bool,
@@ -512,6 +516,7 @@ impl Cli {
             repeats: false,
             shuffle: self.shuffle,
             inputs: sources(&self.inputs),
+            pads: self.pads.clone(),
             synthetic: self.synthetic,
             outputs: self.outputs.clone(),
             collect: self.collect.clone(),

@@ -32,6 +32,7 @@ pub(crate) fn print_of(cli: &Cli, file: &PlanFile) -> u8 {
         }
     }
     let outputs = names(&mut plan.outputs.iter().map(|o| &o.name));
+    let buckets = if plan.buckets.is_empty() { Vec::new() } else { plan.bucket_names() };
     if cli.json {
         let mut object = facts(file);
         object.insert("producer".to_owned(), json!(meta.producer));
@@ -43,6 +44,7 @@ pub(crate) fn print_of(cli: &Cli, file: &PlanFile) -> u8 {
         object.insert("inputs".to_owned(), json!(order));
         object.insert("internal_inputs".to_owned(), json!(internal));
         object.insert("outputs".to_owned(), json!(outputs));
+        object.insert("buckets".to_owned(), json!(buckets));
         object.insert("tuned".to_owned(), json!(plan.tuning.as_ref().map(tuned)));
         object.insert("commands".to_owned(), json!(body.commands));
         object.insert("launches".to_owned(), json!(body.launches));
@@ -75,6 +77,7 @@ pub(crate) fn print_of(cli: &Cli, file: &PlanFile) -> u8 {
         ("inputs", inputs.join(", ")),
         ("set by memrun", if internal.is_empty() { "-".into() } else { internal.join(", ") }),
         ("outputs", outputs.join(", ")),
+        ("buckets", if buckets.is_empty() { "-".into() } else { buckets.join(" ") }),
         ("tuned", plan.tuning.as_ref().map_or_else(|| "-".to_owned(), tuned)),
     ];
     print(&rows.map(|(name, value)| format!("{name:<13} {value}\n")).concat())

@@ -3,7 +3,7 @@
 use std::{path::PathBuf, str::FromStr};
 
 use memc_ir::{Bytes, ParseError};
-use memc_runtime::{DeviceName, Epochs, InputSource, Rate};
+use memc_runtime::{DeviceName, Epochs, InputSource, Pad, Rate};
 
 /// A size with a binary suffix.
 pub(crate) fn host_memory(text: &str) -> Result<u64, ParseError> {
@@ -56,6 +56,16 @@ pub(crate) fn epochs(text: &str) -> Result<Epochs, &'static str> {
     match passes.parse() {
         Ok(passes @ 1..=0x100_0000_0000) => Ok(Epochs { job, passes }),
         _ => Err("expected a number of passes, at least 1"),
+    }
+}
+
+/// `NAME=VALUE`.
+pub(crate) fn pad(text: &str) -> Result<(String, Pad), String> {
+    match text.rsplit_once('=') {
+        Some((name, value)) if !name.is_empty() => {
+            Ok((name.to_owned(), value.parse().map_err(|error| format!("{error}"))?))
+        }
+        _ => Err("expected NAME=VALUE, such as input_ids=0".to_owned()),
     }
 }
 

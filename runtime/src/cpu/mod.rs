@@ -21,7 +21,7 @@ use std::{str::FromStr, sync::Arc};
 use memc_ir::ops::Family;
 use rayon::ThreadPool;
 
-use crate::{Device, Error, Executor, Program, memory};
+use crate::{Device, Error, Executor, Program, Programs, memory};
 pub(crate) use stream::guarded;
 
 /// Threads for kernels; 0 for as many as the machine has. A program on the device takes one of its pool's
@@ -110,12 +110,18 @@ impl Device for Cpu {
     }
 
     fn open(&self, program: Arc<Program>) -> Result<Box<dyn Executor>, Error> {
-        memory::check(program.dev_bytes, program.host_bytes, false)?;
+        self.open_all(&program.into())
+    }
+
+    fn open_all(&self, programs: &Programs) -> Result<Box<dyn Executor>, Error> {
+        let most = |bytes: fn(&Program) -> usize| programs.iter().map(|p| bytes(p)).max().unwrap_or(0);
+        let (dev_bytes, host_bytes) = (most(|p| p.dev_bytes), most(|p| p.host_bytes));
+        memory::check(dev_bytes, host_bytes, false)?;
         let fill = if self.options.check_memory { exec::POISON } else { 0 };
-        let arenas = arena::Arenas::reserve(program.dev_bytes, program.host_bytes, fill)?;
-        let host =
-            program.has_host_kernels().then(|| pool(self.options.threads).map(Arc::new)).transpose()?;
+        let arenas = arena::Arenas::reserve(dev_bytes, host_bytes, fill)?;
+        let on_host = programs.iter().any(|program| program.has_host_kernels());
+        let host = on_host.then(|| pool(self.options.threads).map(Arc::new)).transpose()?;
         let pools = stream::Pools { device: &self.pool, host };
-        Ok(Box::new(stream::Streams::start(program, arenas, &self.options, pools)?))
+        Ok(Box::new(stream::Streams::start(programs, arenas, &self.options, pools)?))
     }
 }

@@ -33,7 +33,7 @@ use super::{
 use crate::device::{Executor, HostSide};
 use crate::program::{Action, Command};
 use crate::progress::Progress;
-use crate::{Error, Program};
+use crate::{Error, Program, Programs};
 
 /// Streams; the issuing thread comes after them in arrays of [`PARTIES`].
 const QUEUES: usize = Stream::ALL.len();
@@ -43,9 +43,18 @@ const HOST: usize = Queue::Host.index();
 /// Entry of a queue.
 #[derive(Clone, Copy)]
 enum Item {
-    Command(Section, usize),
+    Command(Place),
     Record,
     Wait(Ticket),
+}
+
+/// Place of a command.
+#[derive(Clone, Copy)]
+struct Place {
+    /// Index of its program.
+    bucket: usize,
+    section: Section,
+    index: usize,
 }
 
 /// State shared by the issuing thread and the streams.
@@ -110,7 +119,7 @@ impl Shared {
     }
 
     /// The next command of a stream, once its turn has come; `None` when the stream is to end.
-    fn next(&self, stream: usize) -> Option<(Section, usize)> {
+    fn next(&self, stream: usize) -> Option<Place> {
         let mut board = self.lock();
         loop {
             if board.stopped {
@@ -127,7 +136,7 @@ impl Shared {
                         self.wake[HOST].notify_one();
                     }
                     match item {
-                        Item::Command(section, index) => return Some((section, index)),
+                        Item::Command(place) => return Some(place),
                         Item::Wait(_) => {}
                         Item::Record => {
                             board.passed[stream] += 1;
@@ -198,30 +207,38 @@ pub(super) struct Pools<'a> {
     pub(super) host: Option<Arc<ThreadPool>>,
 }
 
-/// A program on the CPU device.
+/// The programs of a plan and its buckets on the CPU device.
 pub(super) struct Streams {
-    program: Arc<Program>,
+    /// The plan, then its buckets.
+    parts: Vec<Part>,
+    /// Index of the part whose sections run.
+    bucket: usize,
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
-    /// Runs what the issuing thread runs itself.
-    host: Runner,
-    events: Events,
     /// Records issued to each stream.
     issued: [u64; QUEUES],
-    progress: Progress,
     delays: Option<Delays>,
     notes: Vec<String>,
 }
 
+/// One program, as the issuing thread sees it.
+struct Part {
+    program: Arc<Program>,
+    /// Runs what the issuing thread runs itself.
+    host: Runner,
+    events: Events,
+    progress: Progress,
+}
+
 impl Streams {
     pub(super) fn start(
-        program: Arc<Program>,
+        programs: &Programs,
         arenas: Arenas,
         options: &Options,
         pools: Pools<'_>,
     ) -> Result<Streams, Error> {
         let arenas = Arc::new(arenas);
-        let room = std::array::from_fn(|queue| room(&program, queue));
+        let room = std::array::from_fn(|queue| programs.iter().map(|p| room(p, queue)).max().unwrap_or(1));
         let shared = Arc::new(Shared {
             board: Mutex::new(Board {
                 queues: room.map(VecDeque::with_capacity),
@@ -235,22 +252,32 @@ impl Streams {
             traces: AtomicBool::new(false),
             spans: Spans::default(),
         });
-        let mut streams = Streams {
+        let runner =
+            |program: &Arc<Program>| Runner::new(program.clone(), arenas.clone(), options.check_memory);
+        let part = |program: &Arc<Program>| Part {
             events: Events::new(program.events),
-            issued: [0; QUEUES],
             progress: Progress::New,
+            host: runner(program),
+            program: program.clone(),
+        };
+        let mut streams = Streams {
+            parts: programs.iter().map(part).collect(),
+            bucket: 0,
+            issued: [0; QUEUES],
             delays: options.delay_seed.map(|seed| Delays::new(seed, HOST)),
             threads: Vec::with_capacity(QUEUES),
-            host: Runner::new(program.clone(), arenas.clone(), options.check_memory),
-            notes: made_for_a_gpu(&program.profile).into_iter().collect(),
-            program,
+            notes: programs.first().ok().and_then(|p| made_for_a_gpu(&p.profile)).into_iter().collect(),
             shared,
         };
         for (queue, stream) in Stream::ALL.into_iter().enumerate() {
-            let runner = Runner::new(streams.program.clone(), arenas.clone(), options.check_memory);
             let delays = options.delay_seed.map(|seed| Delays::new(seed, queue));
-            let slowed = options.slow.map(|slow| Slowed::new(slow, &streams.program));
-            let (shared, program) = (streams.shared.clone(), streams.program.clone());
+            let worker = |program: &Arc<Program>| Worker {
+                program: program.clone(),
+                runner: runner(program),
+                slowed: options.slow.map(|slow| Slowed::new(slow, program)),
+            };
+            let workers: Vec<Worker> = programs.iter().map(worker).collect();
+            let shared = streams.shared.clone();
             let pool = match stream {
                 Stream::Compute => Some(pools.device.clone()),
                 Stream::HostCompute => pools.host.clone(),
@@ -258,8 +285,8 @@ impl Streams {
             };
             let work = move || match pool {
                 // A worker of the pool splits work in its own queue, without allocating.
-                Some(pool) => pool.install(|| drain(&shared, &program, queue, runner, (delays, slowed))),
-                None => drain(&shared, &program, queue, runner, (delays, slowed)),
+                Some(pool) => pool.install(|| drain(&shared, queue, workers, delays)),
+                None => drain(&shared, queue, workers, delays),
             };
             let thread = thread::Builder::new().name(format!("memrun-{}", stream.name())).spawn(work);
             let thread = thread.map_err(|e| Error::Memory(format!("cannot start a stream thread: {e}")))?;
@@ -274,18 +301,25 @@ impl Streams {
         Ok(Ticket { stream, record: self.issued[stream] })
     }
 
+    /// The program whose sections run.
+    fn part(&mut self) -> Result<&mut Part, Error> {
+        let missing = || Error::Internal("a bucket runs that there is not".to_owned());
+        self.parts.get_mut(self.bucket).ok_or_else(missing)
+    }
+
     fn issue(&mut self, section: Section, index: usize, host: &mut dyn HostSide) -> Result<(), Error> {
         self.shared.check()?;
-        let program = self.program.clone();
+        let program = self.part()?.program.clone();
         let Some(command) = program.section(section).get(index) else { return Ok(()) };
         let stream = command.queue.index();
+        let item = Item::Command(Place { bucket: self.bucket, section, index });
         match command.action {
             Action::Record(event) => {
                 let ticket = self.record(stream)?;
-                self.events.record(event, ticket);
+                self.part()?.events.record(event, ticket);
             }
             Action::Wait(event) => {
-                let ticket = self.events.ticket(event).ok_or_else(|| {
+                let ticket = self.part()?.events.ticket(event).ok_or_else(|| {
                     Error::Plan(format!(
                         "{section} command {index} waits for event {event}, which was never recorded"
                     ))
@@ -296,18 +330,18 @@ impl Streams {
                     self.shared.push(stream, Item::Wait(ticket))?;
                 }
             }
-            Action::Launch(_) | Action::Copy { .. } => {
-                self.shared.push(stream, Item::Command(section, index))?
-            }
+            Action::Launch(_) | Action::Copy { .. } => self.shared.push(stream, item)?,
             Action::Free(place) => {
                 if stream == HOST {
-                    self.host.run(&Action::Free(place))?;
+                    self.part()?.host.run(&Action::Free(place))?;
                 } else {
-                    self.shared.push(stream, Item::Command(section, index))?;
+                    self.shared.push(stream, item)?;
                 }
             }
             Action::Load(_) | Action::Store(_) | Action::Write(_) | Action::Read(_) => {
-                self.shared.timed(section, index, || self.host.exchange(&command.action, host))?;
+                let shared = self.shared.clone();
+                let part = self.part()?;
+                shared.timed(section, index, || part.host.exchange(&command.action, host))?;
             }
         }
         Ok(())
@@ -332,12 +366,14 @@ impl Executor for Streams {
 
     fn run(&mut self, section: Section, host: &mut dyn HostSide) -> Result<(), Error> {
         self.shared.check()?;
-        let progress = std::mem::replace(&mut self.progress, Progress::Within);
+        let part = self.part()?;
+        let progress = std::mem::replace(&mut part.progress, Progress::Within);
+        let length = part.program.section(section).len();
         if !progress.allows(section) {
             self.shared.stop(None);
             return Err(Progress::refuse(section));
         }
-        for index in 0..self.program.section(section).len() {
+        for index in 0..length {
             if let Some(delay) = self.delays.as_mut().and_then(Delays::next) {
                 thread::sleep(delay);
             }
@@ -346,12 +382,22 @@ impl Executor for Streams {
                 return Err(error);
             }
         }
-        self.progress = Progress::After(section);
+        self.part()?.progress = Progress::After(section);
         Ok(())
     }
 
+    fn select(&mut self, bucket: usize) -> Result<(), Error> {
+        if bucket != self.bucket {
+            // Nothing orders commands of one program after those of another.
+            self.synchronize()?;
+            self.bucket = bucket;
+        }
+        self.part().map(drop)
+    }
+
     fn prepare_trace(&mut self) -> Result<(), Error> {
-        self.shared.spans.prepare(self.program.section(Section::Body).len());
+        let bodies = self.parts.iter().map(|part| part.program.section(Section::Body).len());
+        self.shared.spans.prepare(bodies.max().unwrap_or(0));
         Ok(())
     }
 
@@ -361,7 +407,8 @@ impl Executor for Streams {
         self.shared.traces.store(true, Ordering::Relaxed);
         let ran = self.run(Section::Body, host).and_then(|()| self.synchronize());
         self.shared.traces.store(false, Ordering::Relaxed);
-        let body = self.program.section(Section::Body).iter();
+        let program = self.part()?.program.clone();
+        let body = program.section(Section::Body).iter();
         ran.map(|()| self.shared.spans.take(body.map(Command::takes_time)))
     }
 
@@ -391,18 +438,20 @@ fn room(program: &Program, queue: usize) -> usize {
     Section::ALL.into_iter().map(items).max().unwrap_or(0).saturating_mul(2).saturating_add(1)
 }
 
-/// Runs the commands of a stream until it is to end.
-fn drain(
-    shared: &Shared,
-    program: &Program,
-    queue: usize,
-    mut runner: Runner,
-    (mut delays, mut slowed): (Option<Delays>, Option<Slowed>),
-) {
-    while let Some((section, index)) = shared.next(queue) {
+/// One program, as the thread of a stream sees it.
+struct Worker {
+    program: Arc<Program>,
+    runner: Runner,
+    slowed: Option<Slowed>,
+}
+
+/// Runs the commands of a stream until it is to end. There is a worker for each program.
+fn drain(shared: &Shared, queue: usize, mut workers: Vec<Worker>, mut delays: Option<Delays>) {
+    while let Some(Place { bucket, section, index }) = shared.next(queue) {
         if let Some(delay) = delays.as_mut().and_then(Delays::next) {
             thread::sleep(delay);
         }
+        let Some(Worker { program, runner, slowed }) = workers.get_mut(bucket) else { continue };
         let Some(command) = program.section(section).get(index) else { continue };
         let run = || {
             shared.timed(section, index, || match slowed.as_mut().filter(|_| section == Section::Body) {

@@ -94,18 +94,9 @@ impl Array {
 
     /// The arrays of a folder, by name, one after another.
     fn folder(path: &Path, input: &str, ty: &TensorType) -> Result<Array, Error> {
-        let io = |e| Error::io(path, e);
-        let mut files = Vec::new();
-        for entry in path.read_dir().map_err(io)? {
-            let file = entry.map_err(io)?.path();
-            if file.extension().is_some_and(|e| e == "npy") {
-                files.push(file);
-            }
-        }
-        files.sort();
         let mut found: Option<Form> = None;
         let mut parts = Vec::new();
-        for file in files {
+        for file in files(path)? {
             let metadata = file.metadata().map_err(|e| Error::io(&file, e))?;
             let (form, part) = part(&file, &metadata, input, ty)?;
             let alike =
@@ -119,10 +110,7 @@ impl Array {
             found = Some(form);
             parts.push(part);
         }
-        match found {
-            Some(form) => Ok(Array::of(form, parts, ty)),
-            None => Err(fail(path, "the folder has no .npy files")),
-        }
+        Ok(Array::of(found.unwrap_or(Form::Slices(0)), parts, ty))
     }
 
     /// Windows of tokens: as many as the input's last axis is long, one behind the other.
@@ -284,6 +272,23 @@ impl Array {
         }
         Ok(())
     }
+}
+
+/// The arrays of a folder in the order of their names, of which it has at least one; or the file itself.
+pub(super) fn files(path: &Path) -> Result<Vec<PathBuf>, Error> {
+    let io = |e| Error::io(path, e);
+    if !path.metadata().map_err(io)?.is_dir() {
+        return Ok(vec![path.to_owned()]);
+    }
+    let mut files = Vec::new();
+    for entry in path.read_dir().map_err(io)? {
+        let file = entry.map_err(io)?.path();
+        if file.extension().is_some_and(|e| e == "npy") {
+            files.push(file);
+        }
+    }
+    files.sort();
+    if files.is_empty() { Err(fail(path, "the folder has no .npy files")) } else { Ok(files) }
 }
 
 /// An array in an ordinary file.

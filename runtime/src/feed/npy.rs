@@ -27,16 +27,25 @@ pub(super) struct Layout {
     pub(super) start: u64,
 }
 
-/// The layout of the array that begins with `head`, for an input of type `ty`.
-pub(super) fn layout(head: &[u8], ty: &TensorType) -> Result<Layout, Defect> {
+/// Extents of the array that begins with `head` and has elements of a type, and the first byte of its data.
+pub(super) fn shape(head: &[u8], dtype: DType) -> Result<(Vec<u64>, u64), Defect> {
     let (header, start) = header(head).map_err(|what| {
         Defect::new(format!(
             "not a .npy file of a plain array: {what}; save the array with numpy.save, or say the type of \
              raw tokens, as FILE:u16"
         ))
     })?;
-    check_dtype(&header, ty.dtype)?;
-    let form = match (header.shape(), ty.shape.as_slice()) {
+    check_dtype(&header, dtype)?;
+    if header.order() != Order::C && header.shape().len() > 1 {
+        return Err(Defect::new("the array is in Fortran order; save numpy.ascontiguousarray(x)"));
+    }
+    Ok((header.shape().to_vec(), start))
+}
+
+/// The layout of the array that begins with `head`, for an input of type `ty`.
+pub(super) fn layout(head: &[u8], ty: &TensorType) -> Result<Layout, Defect> {
+    let (shape, start) = shape(head, ty.dtype)?;
+    let form = match (shape.as_slice(), ty.shape.as_slice()) {
         (shape, own) if shape == own => Form::Whole,
         ([slices, shape @ ..], own) if shape == own => Form::Slices(*slices),
         ([samples, shape @ ..], [batch, own @ ..]) if shape == own && samples >= batch => {
@@ -53,9 +62,6 @@ pub(super) fn layout(head: &[u8], ty: &TensorType) -> Result<Layout, Defect> {
             )));
         }
     };
-    if header.order() != Order::C && header.shape().len() > 1 {
-        return Err(Defect::new("the array is in Fortran order; save numpy.ascontiguousarray(x)"));
-    }
     Ok(Layout { form, start })
 }
 

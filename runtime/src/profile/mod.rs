@@ -161,7 +161,7 @@ fn steps(
     let steps = options.steps.max(1).saturating_add(1);
     let feed =
         FeedOptions { inputs: options.inputs.clone(), synthetic: true, steps, ..FeedOptions::default() };
-    let mut feeder = Feeder::new(plan, program, &feed)?;
+    let mut feeder = Feeder::new(plan, std::slice::from_ref(program), &feed)?;
     options.stages.enter("reserving memory, preparing kernels");
     let mut session = Session::start(device, plan, program.clone(), &initial, &mut feeder)?;
     for step in 0..steps {

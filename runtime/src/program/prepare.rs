@@ -25,8 +25,8 @@ fn within_budget(plan: &Plan) -> Result<(), Error> {
     )))
 }
 
+/// Prepares a validated plan.
 pub(super) fn prepare(plan: &Plan) -> Result<Program, Error> {
-    plan.validate().map_err(|error| Error::Plan(error.to_string()))?;
     let size = |bytes: u64, arena: &str| {
         isize::try_from(bytes).map(isize::unsigned_abs).map_err(|_| {
             Error::Plan(format!("the {arena} arena of {bytes} bytes is larger than the address space"))

@@ -206,7 +206,7 @@ impl<'e> Host<'e> {
 
 impl HostSide for Host<'_> {
     fn load(&mut self, state: usize, bytes: &mut [u8]) -> Result<(), Error> {
-        ends::load(self.program, self.initial, state, bytes)
+        ends::load(self.program, self.initial, (0, state), bytes)
     }
 
     fn store(&mut self, _state: usize, _bytes: &[u8]) -> Result<(), Error> {

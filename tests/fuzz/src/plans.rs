@@ -2,7 +2,7 @@
 
 use arbtest::arbitrary::{Result, Unstructured};
 use memc_plan::{Plan, PlanFile};
-use memc_runtime::Program;
+use memc_runtime::Programs;
 
 use crate::wire::{self, Kind};
 use crate::{damage, step};
@@ -129,9 +129,10 @@ fn opened(data: &[u8]) {
             false
         }
     });
-    let ready = step::ran(Program::new(plan)).is_some();
-    let Ok(source) = memc_ir::parse(&plan.meta.source) else { return };
-    if accepted && ready && step::is_small(plan, &source) {
+    let ready = step::ran(Programs::new(plan)).is_some();
+    let is_small =
+        |plan: &Plan| memc_ir::parse(&plan.meta.source).is_ok_and(|source| step::is_small(plan, &source));
+    if accepted && ready && plan.with_buckets().all(is_small) {
         step::run(&file, step::choice(data) & 1 == 0);
     }
 }

@@ -57,7 +57,10 @@ fn fed(plan: &PlanFile, data: &[u8]) {
             steps: 3,
             ..FeedOptions::default()
         };
-        let Some(mut feeder) = step::ran(Feeder::new(plan.plan(), &program, &options)) else { continue };
+        let Some(mut feeder) = step::ran(Feeder::new(plan.plan(), std::slice::from_ref(&program), &options))
+        else {
+            continue;
+        };
         let _ = (feeder.pass(0), feeder.epoch(0, 1), feeder.rate(0, 2), feeder.check_rates(3));
         for number in 1..=3 {
             let _ = step::ran(feeder.prepare(options.done.saturating_add(number)));
@@ -81,7 +84,7 @@ fn resumed(plan: &PlanFile, path: &Path) {
         for initial in resumed.into_iter().chain(set) {
             for (i, state) in plan.plan().states.iter().enumerate() {
                 let mut bytes = vec![0; state.ty.bytes() as usize];
-                let _ = step::ran(initial.write(i, &state.ty, &mut bytes));
+                let _ = step::ran(initial.write((0, i), &state.ty, &mut bytes));
             }
         }
     }
