@@ -44,13 +44,18 @@ pub(crate) fn run(args: &Check) -> Result<(), Failure> {
 /// Errors that are printed where the hint before them says it all.
 const SHOWN: usize = 4;
 
-fn rejected(args: &Check, Rejection { errors, hint }: Rejection) -> Result<(), Failure> {
+fn rejected(args: &Check, Rejection { errors, hint, bucket }: Rejection) -> Result<(), Failure> {
     if args.json {
         let list: Vec<Value> =
             errors.0.iter().map(|e| json!({"code": e.code(), "message": e.to_string()})).collect();
-        emit_json(&json!({"accepted": false, "exit_code": REJECTED, "hint": hint, "errors": list}))?;
+        emit_json(&json!({
+            "accepted": false, "exit_code": REJECTED, "hint": hint, "errors": list, "bucket": bucket,
+        }))?;
     }
-    let path = args.plan.display();
+    let path = match bucket {
+        0 => args.plan.display().to_string(),
+        _ => format!("{}: bucket {bucket}", args.plan.display()),
+    };
     let Some(hint) = hint else {
         let text = format!("{path}: not a correct plan of its source\n{errors}");
         return Err(Failure::Reported(REJECTED, text));

@@ -5,6 +5,7 @@ use memc_ir::{Bytes, counted};
 use serde_json::json;
 
 use crate::args::{Compile, Estimate};
+use crate::buckets;
 use crate::figures::{ms, table, verdict};
 use crate::output::{Failure, Progress, Writing, emit, emit_json, ready, replaceable, stopped, write_file};
 
@@ -13,6 +14,10 @@ pub(crate) fn run(args: &Compile) -> Result<(), Failure> {
     let inputs = [args.source.files(), vec![args.files.apply.as_ref()]].concat();
     ready(&inputs, &[Some(&args.output), args.files.decisions.as_ref()])?;
     replaceable(&args.output)?;
+    let sizes = args.source.buckets()?;
+    if !sizes.is_empty() {
+        return buckets::run(args, sizes, &progress);
+    }
     let model = Model::read(&args.source.workload()?, &args.target.target(), &progress)?;
     let options = Options {
         budget: args.gpu_mem,
@@ -43,6 +48,11 @@ pub(crate) fn run(args: &Compile) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Bytes as hexadecimal digits.
+pub(crate) fn hex(hash: &[u8]) -> String {
+    hash.iter().map(|b| format!("{b:02x}")).collect()
+}
+
 fn print_json(
     args: &Compile,
     compiled: &Compiled,
@@ -52,10 +62,9 @@ fn print_json(
 ) -> Result<(), Error> {
     let (meta, outcome) = (&compiled.plan.meta, &compiled.outcome);
     let claims = &meta.claims;
-    let hex: String = hash.iter().map(|b| format!("{b:02x}")).collect();
     emit_json(&json!({
         "model": meta.model, "planner": meta.planner, "device": meta.profile, "plan": args.output,
-        "plan_hash": hex, "gpu_mem_bytes": meta.budget_bytes, "reserve_bytes": meta.reserve_bytes,
+        "plan_hash": hex(hash), "gpu_mem_bytes": meta.budget_bytes, "reserve_bytes": meta.reserve_bytes,
         "arena_bytes": meta.dev_bytes, "host_bytes": meta.host_bytes, "peak_bytes": compiled.peak_bytes(),
         "unplanned_peak_bytes": compiled.unplanned_peak_bytes(), "ideal_ns": claims.ideal_ns,
         "step_ns": claims.step_ns, "bound_ns": bound.map(|b| b.0), "bound_holds_for": bound.map(|b| b.1),

@@ -1,7 +1,7 @@
 //! `memc dump` and `memc diff`.
 
 use memc_ir::counted;
-use memc_plan::{Action, Differences, Feed, Init, Kernel, Output, PlanFile, Section, Slice, State, Tuning};
+use memc_plan::{Action, Differences, Feed, Init, Kernel, Output, Plan, Section, Slice, State, Tuning};
 use serde_json::{Value, json};
 
 use crate::args::{Diff, Dump};
@@ -10,7 +10,9 @@ use crate::output::{Failure, emit};
 pub(crate) fn dump(args: &Dump) -> Result<(), Failure> {
     let file = memc::open(&args.plan)?;
     if args.json {
-        return Ok(emit(&format!("{:#}\n", to_json(&file)))?);
+        let mut out = to_json(file.plan());
+        out["content_hash"] = hex(file.content_hash()).into();
+        return Ok(emit(&format!("{out:#}\n"))?);
     }
     Ok(emit(&memc_plan::text::print(file.plan()))?)
 }
@@ -48,8 +50,7 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|b| format!("{b:02x}")).collect()
 }
 
-fn to_json(file: &PlanFile) -> Value {
-    let plan = file.plan();
+fn to_json(plan: &Plan) -> Value {
     let meta = &plan.meta;
     let claims: serde_json::Map<String, Value> =
         meta.claims.fields().map(|(n, v)| (n.to_string(), json!(v))).into_iter().collect();
@@ -74,7 +75,7 @@ fn to_json(file: &PlanFile) -> Value {
     let inputs: Vec<Value> = plan.inputs.iter().map(input).collect();
     let outputs: Vec<Value> = plan.outputs.iter().map(output).collect();
     let mut out = json!({
-        "content_hash": hex(file.content_hash()), "producer": meta.producer, "model": meta.model,
+        "content_hash": null, "producer": meta.producer, "model": meta.model,
         "source_hash": hex(&meta.source_hash), "planner": meta.planner, "profile": meta.profile,
         "seed": meta.seed, "options": meta.options, "gpu_mem_bytes": meta.budget_bytes,
         "reserve_bytes": meta.reserve_bytes, "arena_bytes": meta.dev_bytes, "host_bytes": meta.host_bytes,
@@ -85,6 +86,7 @@ fn to_json(file: &PlanFile) -> Value {
     for section in Section::ALL {
         out[section.name()] = plan.section(section).iter().map(command).collect();
     }
+    out["buckets"] = plan.buckets.iter().map(to_json).collect();
     out
 }
 

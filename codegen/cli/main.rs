@@ -2,6 +2,7 @@
 
 mod alloc;
 mod args;
+mod buckets;
 mod check;
 mod compile;
 mod curve;

@@ -39,7 +39,7 @@ pub(crate) fn run(args: &MaxBatch) -> Result<(), Failure> {
 /// The dimension to enlarge, and the job that it is of, where it is not one of all.
 fn enlarged(source: &Source) -> Result<(String, Option<String>), Error> {
     let open = |import: &ImportArgs| {
-        let dims = import.dims.iter().filter(|d| d.size.is_none());
+        let dims = import.dims.iter().filter(|d| d.sizes.is_empty());
         dims.map(|d| d.name.clone()).collect::<Vec<String>>()
     };
     let common = open(&source.import);

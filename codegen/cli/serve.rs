@@ -62,7 +62,7 @@ fn bytes(size: Size, memory: Option<u64>) -> Result<u64, Error> {
 /// The importer's options of a job.
 fn read(options: &[String]) -> Result<memc_frontend::ImportOptions, Error> {
     let parsed = ModelOptions::try_parse_from(options).map_err(|e| Error::Usage(e.to_string()))?;
-    parsed.import.options()
+    parsed.import.options(None)
 }
 
 pub(crate) fn job(command: &JobCommand) -> Result<(), Failure> {

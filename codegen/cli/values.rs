@@ -154,8 +154,8 @@ const LONGEST_S: f64 = 1e9;
 pub(crate) struct Dim {
     /// Its name in the model.
     pub(crate) name: String,
-    /// Its size, unless the command is to find one.
-    pub(crate) size: Option<u64>,
+    /// Its sizes, one for each bucket; none where the command is to find one.
+    pub(crate) sizes: Vec<u64>,
 }
 
 /// Parses `IN=OUT`.
@@ -164,11 +164,18 @@ pub(crate) fn pair(text: &str) -> Result<(String, String), ParseError> {
     Ok((a.to_string(), b.to_string()))
 }
 
-/// Parses `NAME=N`.
+/// Parses `NAME=N[,N..]`.
 pub(crate) fn sized_dim(text: &str) -> Result<Dim, ParseError> {
-    let (name, value) = pair(text).map_err(|_| "write NAME=N")?;
-    let size = value.parse().map_err(|_| format!("`{value}` is not a non-negative integer"))?;
-    Ok(Dim { name, size: Some(size) })
+    let (name, value) = pair(text).map_err(|_| "write NAME=N, or NAME=N,N,.. for a bucket of each size")?;
+    let mut sizes: Vec<u64> = Vec::new();
+    for part in value.split(',') {
+        let size = part.parse().map_err(|_| format!("`{part}` is not a non-negative integer"))?;
+        if sizes.contains(&size) {
+            return Err(format!("the size {size} is given twice").into());
+        }
+        sizes.push(size);
+    }
+    Ok(Dim { name, sizes })
 }
 
 /// Parses `GLOB=FACTOR`.
@@ -188,7 +195,7 @@ pub(crate) fn any_dim(text: &str) -> Result<Dim, ParseError> {
     if text.is_empty() {
         return Err("write the name of a symbolic dimension, or NAME=N".into());
     }
-    Ok(Dim { name: text.to_string(), size: None })
+    Ok(Dim { name: text.to_string(), sizes: Vec::new() })
 }
 
 /// Parses a share above 0 and at most 1: `0.5`, `50%` or `1/2`.

@@ -43,6 +43,7 @@ def runs(args):
         "gradients": (["gradients.py", *few], [], ["numpy", "onnx", "onnxruntime", "safetensors"]),
         "training": (["training.py"], ["--only", "LSTM"], ["torch", "transformers", "safetensors", "onnx"]),
         "fusion": (["fusion.py"], ["--only", "cnn_bn"], []),
+        "buckets": (["buckets.py"], ["--no-run", "--layers", "1"], ["numpy", "onnx"]),
         "serve": (["serve.py"], ["--seconds", "2"], []),
         "inference": (["inference.py"], ["--only", "resnet50", "--effort", "0"], []),
         "costs-gpu": (["costs.py", "gpu"], [], []),

@@ -8,6 +8,7 @@ mod accumulate;
 mod alloc;
 #[path = "../../runtime/tests/run/arena.rs"]
 mod arena;
+mod buckets;
 mod cli;
 #[path = "../../runtime/tests/serve/client.rs"]
 mod client;

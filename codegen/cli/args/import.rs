@@ -7,6 +7,7 @@ use memc::{Error, Job, Workload};
 use memc_frontend::{ImportOptions, Purpose, read_parameter_names};
 use memc_ir::attr::F32;
 use memc_ir::recipe::{Loss, OptimizerSpec};
+use memc_plan::MAX_BUCKETS;
 
 use super::jobs::{JobSpec, job};
 use crate::values::{self, Accumulate, Dim};
@@ -104,8 +105,9 @@ pub(crate) struct ImportArgs {
     /// Micro-steps before each optimizer step, which gets the mean of their gradients, or with N:sum the sum
     #[arg(long, value_name = "N[:sum]", default_value = "1", value_parser = values::accumulate)]
     pub(crate) accumulate: Accumulate,
-    /// Value of a symbolic dimension (repeatable)
-    #[arg(long = "dim", value_name = "NAME=N", value_parser = values::sized_dim)]
+    /// Size of a symbolic dimension, or several, as --dim seq=128,256: `memc compile` makes one plan with a
+    /// bucket for each, and memrun takes the smallest that a step's data fits (repeatable)
+    #[arg(long = "dim", value_name = "NAME=N[,N..]", value_parser = values::sized_dim)]
     pub(crate) dims: Vec<Dim>,
 }
 
@@ -127,10 +129,10 @@ impl Source {
     /// Those of [`read_parameter_names`].
     pub(crate) fn workload(&self) -> Result<Workload, Error> {
         if let Some(model) = &self.model {
-            return Ok(memc::Source { path: model.clone(), import: self.import.options()? }.into());
+            return Ok(memc::Source { path: model.clone(), import: self.import.options(None)? }.into());
         }
         let job = |(spec, import): (&JobSpec, &ImportArgs)| {
-            let source = memc::Source { path: spec.path.clone(), import: import.options()? };
+            let source = memc::Source { path: spec.path.clone(), import: import.options(None)? };
             Ok(Job { name: spec.name.clone(), steps: spec.steps, swap_limit: spec.swap_limit, source })
         };
         let jobs: Result<Vec<Job>, Error> = self.job.iter().zip(&self.jobs).map(job).collect();
@@ -138,15 +140,65 @@ impl Source {
     }
 }
 
-impl ImportArgs {
-    /// The library's options.
+/// Sizes of dimensions, one for each.
+type Sizes = Vec<(String, u64)>;
+
+impl Source {
+    /// The workload of each bucket with its name, such as `seq=128`; none where each dimension has one size.
     ///
     /// # Errors
     ///
-    /// Those of [`read_parameter_names`].
-    pub(crate) fn options(&self) -> Result<ImportOptions, Error> {
+    /// Those of [`Source::workload`], and [`Error::Usage`] for more buckets than a plan has.
+    pub(crate) fn buckets(&self) -> Result<Vec<(String, Workload)>, Error> {
+        let several = self.import.dims.iter().filter(|dim| dim.sizes.len() > 1);
+        let (Some(model), true) = (&self.model, several.clone().next().is_some()) else {
+            return Ok(Vec::new());
+        };
+        let mut buckets: Vec<Sizes> = vec![Vec::new()];
+        for dim in several {
+            let with = |(bucket, size): (&Sizes, &u64)| {
+                bucket.iter().cloned().chain([(dim.name.clone(), *size)]).collect::<Sizes>()
+            };
+            let pairs = buckets.iter().flat_map(|bucket| dim.sizes.iter().map(move |size| (bucket, size)));
+            buckets = pairs.map(with).collect();
+        }
+        if buckets.len() > MAX_BUCKETS {
+            let text = format!("--dim: {} buckets; a plan has at most {MAX_BUCKETS}", buckets.len());
+            return Err(Error::Usage(text));
+        }
+        let workload = |sizes: Sizes| {
+            let names: Vec<String> = sizes.iter().map(|(name, size)| format!("{name}={size}")).collect();
+            let import = self.import.options(Some(sizes))?;
+            Ok((names.join(","), memc::Source { path: model.clone(), import }.into()))
+        };
+        buckets.into_iter().map(workload).collect()
+    }
+}
+
+impl ImportArgs {
+    /// The library's options. Dimensions with several sizes have those of `bucket`.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`read_parameter_names`], and [`Error::Usage`] for several sizes without a bucket.
+    pub(crate) fn options(&self, bucket: Option<Sizes>) -> Result<ImportOptions, Error> {
         let import = self.clone();
-        let sized = import.dims.iter().filter_map(|d| Some((d.name.clone(), d.size?)));
+        let mut sized: Sizes = Vec::new();
+        for dim in &import.dims {
+            match (&dim.sizes[..], &bucket) {
+                ([], _) => {}
+                ([size], _) => sized.push((dim.name.clone(), *size)),
+                (_, Some(_)) => {}
+                ([size, ..], None) => {
+                    return Err(Error::Usage(format!(
+                        "--dim {0}: several sizes are for `memc compile` of one model; give one here, as \
+                         --dim {0}={size}",
+                        dim.name
+                    )));
+                }
+            }
+        }
+        sized.extend(bucket.into_iter().flatten());
         let mut parameters = Vec::new();
         for text in import.parameters {
             let path = Path::new(&text);
@@ -166,7 +218,7 @@ impl ImportArgs {
             carry: import.carry,
             accumulate: import.accumulate.micro_steps,
             sum_gradients: import.accumulate.sum && import.accumulate.micro_steps > 1,
-            dims: sized.collect(),
+            dims: sized,
             loss: import.loss,
             optimizer: import.optimizer,
             parameters,

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use memc_check::CheckErrors;
+use memc_check::{BucketErrors, CheckErrors};
 use memc_ir::{Init, Module, parse, print};
 use memc_plan::{Plan, PlanFile, StateRole};
 
@@ -37,20 +37,39 @@ pub struct Rejection {
     pub errors: CheckErrors,
     /// The most likely mistake, where the plan and the graph differ as a whole.
     pub hint: Option<String>,
+    /// The bucket that is not proved; 0 is the plan itself.
+    pub bucket: usize,
 }
 
 /// Proves a plan against a model, or against the source graph that it carries.
 ///
 /// Fails with an [`Error`] where the graph cannot be read.
 pub fn check(plan: &Plan, against: Option<&Against>) -> Result<Result<memc_check::Report, Rejection>, Error> {
-    let graph = match against {
-        Some(against) => reference(plan, against)?,
-        None => carried(plan)?,
-    };
-    Ok(memc_check::check(&graph, plan).map_err(|errors| {
-        let hint = against.and_then(|against| hint(against, &graph, plan));
-        Rejection { errors, hint }
+    let mut graphs = Vec::new();
+    for plan in plan.with_buckets() {
+        graphs.push(match against {
+            Some(against) => reference(plan, against)?,
+            None => carried(plan)?,
+        });
+    }
+    Ok(memc_check::check_buckets(&graphs, plan).map(together).map_err(|BucketErrors { bucket, errors }| {
+        let of = graphs.get(bucket).zip(plan.with_buckets().nth(bucket));
+        let hint = of.zip(against).and_then(|((graph, plan), against)| hint(against, graph, plan));
+        Rejection { errors, hint, bucket }
     }))
+}
+
+/// The reports of all buckets as one.
+fn together(reports: Vec<memc_check::Report>) -> memc_check::Report {
+    let mut reports = reports.into_iter();
+    let first = reports.next().unwrap_or_default();
+    reports.fold(first, |mut all, mut other| {
+        all.commands += other.commands;
+        all.kernels += other.kernels;
+        all.terms += other.terms;
+        all.lints.append(&mut other.lints);
+        all
+    })
 }
 
 /// The source graph that a plan carries.

@@ -8,9 +8,9 @@ use memc_codegen::{Lowered, lower};
 use memc_ir::{Bytes, Module};
 use memc_passes::{CONV_WORKSPACE, DeviceProfile, Kernels};
 use memc_plan::{Claims, Meta, Plan};
-use memc_planner::{Allow, Formulation};
+use memc_planner::{Allow, Evaluation, Formulation};
 
-use crate::candidate::{HostOps, Poses};
+use crate::candidate::{Candidate, HostOps, Poses};
 use crate::error::Error;
 use crate::host_memory::{dearest, swapped_bytes};
 use crate::instance::{Instance, Size};
@@ -124,18 +124,18 @@ impl Compiled {
 
     /// Writes the plan file as a whole or not at all, and returns the hash of its content.
     pub fn write(&self, path: &Path, stop: &dyn Fn() -> bool) -> Result<[u8; 32], Error> {
-        Ok(memc_plan::write(path, &self.plan, &mut Data(&self.data), stop)?)
+        Ok(memc_plan::write(path, &self.plan, &mut Data(std::slice::from_ref(&self.data)), stop)?)
     }
 }
 
-/// Hands the plan writer each state's initial bytes.
-struct Data<'a>(&'a BTreeMap<usize, memc_ir::Data>);
+/// Hands the plan writer each state's initial bytes: of the plan, then of its buckets.
+pub(crate) struct Data<'a>(pub(crate) &'a [BTreeMap<usize, memc_ir::Data>]);
 
 impl memc_plan::InitialData for Data<'_> {
     fn bytes(&mut self, bucket: usize, state: usize) -> std::io::Result<std::borrow::Cow<'_, [u8]>> {
-        match self.0.get(&state) {
-            Some(bytes) if bucket == 0 => Ok(std::borrow::Cow::Borrowed(bytes)),
-            _ => Err(std::io::Error::other("the state has no initial bytes")),
+        match self.0.get(bucket).and_then(|data| data.get(&state)) {
+            Some(bytes) => Ok(std::borrow::Cow::Borrowed(bytes)),
+            None => Err(std::io::Error::other("the state has no initial bytes")),
         }
     }
 }
@@ -193,6 +193,32 @@ fn with_room(
         Ok(compiled) => Ok(Some(compiled)),
         Err(Error::Infeasible(_)) => Ok(None),
         Err(error) => Err(error),
+    }
+}
+
+/// Header of the plan of a candidate, as far as [`lower`] does not fill it in. Without a budget it has the
+/// bytes that it takes.
+pub(crate) fn meta(
+    model: &Model,
+    (instance, candidate): (&Instance, &Candidate),
+    e: &Evaluation,
+    planner: &str,
+    budget: Option<u64>,
+) -> Meta {
+    Meta {
+        planner: planner.to_owned(),
+        profile: model.profile.name.to_string(),
+        options: model.recorded(candidate.pose.formulation),
+        budget_bytes: budget.unwrap_or(e.dev_bytes + instance.reserve_bytes),
+        reserve_bytes: instance.reserve_bytes,
+        claims: Claims {
+            unplanned_peak_bytes: instance.given().kept().evaluation.dev_bytes,
+            ideal_ns: instance.ideal_ns(),
+            step_ns: e.step_ns,
+            recompute_ns: e.recompute_ns,
+            ..Claims::default()
+        },
+        ..Meta::default()
     }
 }
 
@@ -259,23 +285,8 @@ impl Job<'_> {
         let (candidate, plan) = outcome.require(&self.instance, self.search.allow)?;
         let module = candidate.apply(plan)?;
         let formulation = candidate.pose.formulation;
-        let e = &plan.evaluation;
-        let profile = self.profile;
-        let meta = Meta {
-            planner: outcome.planner.clone(),
-            profile: profile.name.to_string(),
-            options: self.model.recorded(formulation),
-            budget_bytes: self.budget.unwrap_or(e.dev_bytes + profile.reserve_bytes),
-            reserve_bytes: profile.reserve_bytes,
-            claims: Claims {
-                unplanned_peak_bytes: self.instance.given().kept().evaluation.dev_bytes,
-                ideal_ns: self.instance.ideal_ns(),
-                step_ns: e.step_ns,
-                recompute_ns: e.recompute_ns,
-                ..Claims::default()
-            },
-            ..Meta::default()
-        };
+        let of = (&self.instance, candidate);
+        let meta = meta(self.model, of, &plan.evaluation, &outcome.planner, self.budget);
         watch.event(Event::Stage("lowering and checking"));
         let lowered = self.prove(formulation, &module, meta)?;
         Ok((outcome, lowered))

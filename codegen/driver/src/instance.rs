@@ -176,6 +176,17 @@ impl Instance {
         Instance { candidates, first, ideal_ns, reserve_bytes, memory_bytes, smallest, planned, bounds }
     }
 
+    /// The same candidates as problems in numbers that `pose` makes of theirs.
+    pub(crate) fn reposed(
+        &self,
+        pose: &dyn Fn(&memc_planner::Problem) -> memc_planner::Problem,
+    ) -> Result<Instance, Error> {
+        let again = |c: &Candidate| Candidate::of_numbers(c.pose.clone(), pose(c.numbers()));
+        let candidates: Vec<Candidate> = self.candidates.iter().map(again).collect::<Result<_, _>>()?;
+        let sizes = (self.reserve_bytes, self.memory_bytes);
+        Ok(Instance::new(candidates, self.first, self.ideal_ns, sizes))
+    }
+
     /// The problem as given: its unplanned step is what plans are compared with.
     pub fn given(&self) -> &Candidate {
         &self.candidates[0]

@@ -126,6 +126,18 @@ impl Plan {
         std::iter::once(self).chain(&self.buckets)
     }
 
+    /// Names of the plan and its buckets by the sizes that are not the same in all, as `seq=128`; empty ones
+    /// where there is one plan.
+    pub fn bucket_names(&self) -> Vec<String> {
+        let sizes = |plan: &Plan| -> Vec<String> {
+            let dims = plan.meta.options.iter().filter(|(name, _)| name == "dim");
+            dims.map(|(_, size)| size.clone()).collect()
+        };
+        let all: Vec<Vec<String>> = self.with_buckets().map(sizes).collect();
+        let differs = |size: &&String| all.iter().any(|own| !own.contains(size));
+        all.iter().map(|own| own.iter().filter(differs).cloned().collect::<Vec<_>>().join(",")).collect()
+    }
+
     /// Format version of the plan's file and text: the oldest whose readers know all that the plan has.
     pub const fn version(&self) -> u32 {
         if !self.buckets.is_empty() {

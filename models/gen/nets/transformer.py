@@ -8,6 +8,11 @@ from onnx import TensorProto
 from .graph import BATCH, Graph, image
 
 
+def kept(extent):
+    """An axis that Reshape leaves as it is: 0 stands for the extent where it is symbolic."""
+    return 0 if isinstance(extent, str) else extent
+
+
 class Transformer(Graph):
     def __init__(self, name, dropout, std=0.02):
         super().__init__(name)
@@ -19,7 +24,7 @@ class Transformer(Graph):
     def heads(self, x, at, heads, perm):
         """[batch, S, D] as [batch, heads, S, D / heads], or with the last two axes swapped by `perm`."""
         n, s, d = x.shape
-        x = self.reshape(x, f"{at}.split", [0, s, heads, d // heads], (n, s, heads, d // heads))
+        x = self.reshape(x, f"{at}.split", [0, kept(s), heads, d // heads], (n, s, heads, d // heads))
         return self.transpose(x, at, perm)
 
     def attention(self, q, k, v, at, heads, mask, drop):
@@ -35,7 +40,7 @@ class Transformer(Graph):
             weights = self.drop(weights, f"{at}.dropout")
         y = self.one("MatMul", f"{at}.av", [weights, v], (n, heads, s, d // heads))
         y = self.transpose(y, f"{at}.context", (0, 2, 1, 3))
-        return self.reshape(y, f"{at}.merge", [0, s, d], (n, s, d))
+        return self.reshape(y, f"{at}.merge", [0, kept(s), d], (n, s, d))
 
     def fused_attention(self, x, at, heads, mask, drop, std):
         """Query, key and value by one product, then attention and the output projection."""
@@ -112,6 +117,36 @@ def gpt2(name, layers, width, heads, sequence=1024, vocabulary=50257, dropout=0.
         x = g.add(x, g.drop(y, f"{at}.mlp.dropout"), f"{at}.residual2")
     x = g.reshape(g.layer_norm(x, "ln_f", 1e-5), "tokens", [-1, width], (None, width))
     g.output(g.one("Gemm", "logits", [x, table], (None, vocabulary), transB=1))
+    return g
+
+
+def text(name, layers, width, heads, vocabulary, positions, dropout=0.1):
+    """Next-token prediction on sequences of any length: the axis `seq` is symbolic, and so are its masks' shapes."""
+    g = Transformer(name, dropout)
+    n, s = BATCH, "seq"
+    ids = g.input("input_ids", (n, s), TensorProto.INT64)
+    table = g.parameter("wte.weight", (vocabulary, width), std=g.std)
+    places = g.parameter("wpe.weight", (positions, width), std=0.01)
+    extents = g.one("Shape", "extents", [ids], (2,))
+    length = g.one("Gather", "length", [extents, g.constant(1)], (), axis=0)
+    end = g.one("Unsqueeze", "end", [length, g.constant([0])], (1,))
+    places = g.one("Slice", "places", [places, g.constant([0]), end, g.constant([0])], (s, width))
+    x = g.one("Gather", "wte", [table, ids], (n, s, width), axis=0)
+    x = g.drop(g.add(x, places, "embedding"), "drop")
+    place = g.one("Range", "causal.positions", [g.constant(0), length, g.constant(1)], (s,))
+    rows = g.one("Unsqueeze", "causal.rows", [place, g.constant([1])], (s, 1))
+    causal = g.one("GreaterOrEqual", "causal", [rows, place], (s, s))
+    least = g.constant(np.finfo(np.float32).min, np.float32)
+    for i in range(layers):
+        at = f"h.{i}"
+        mask = lambda scores: g.one("Where", f"{at}.attn.masked", [causal, scores, least], scores.shape)
+        y = g.fused_attention(g.layer_norm(x, f"{at}.ln_1", 1e-5), f"{at}.attn", heads, mask, True, g.std)
+        x = g.add(x, g.drop(y, f"{at}.attn.resid_dropout"), f"{at}.residual1")
+        y = g.mlp(g.layer_norm(x, f"{at}.ln_2", 1e-5), f"{at}.mlp", ("c_fc", "c_proj"), 4 * width, g.std)
+        x = g.add(x, g.drop(y, f"{at}.mlp.dropout"), f"{at}.residual2")
+    x = g.layer_norm(x, "ln_f", 1e-5)
+    columns = g.transpose(table, "columns", (1, 0))
+    g.output(g.one("MatMul", "logits", [x, columns], (n, s, vocabulary)))
     return g
 
 

@@ -1,0 +1,208 @@
+//! Plans with buckets: one plan for several sequence lengths.
+
+use std::path::{Path, PathBuf};
+
+use memc_plan::{PlanFile, StateRole};
+use memc_runtime::{Pad, Program, RunOptions, run as run_plan};
+
+use crate::support::{Losses, Ran, json, memc_fails, memc_ok, number, put, run, verified};
+
+const TEXT: &str = "models/gen/gpt_text.dynamic.onnx";
+const STEP: [&str; 6] =
+    ["--loss", "cross-entropy:axis=-1", "--optimizer", "adamw:lr=0.01", "--dim", "batch=3"];
+const VOCABULARY: i64 = 61;
+
+/// Bytes of a peak's share for the longest sequences.
+fn budget(seq: &str, percent: u64) -> String {
+    let need = json(&memc_ok(&[&["estimate", TEXT, "--json", "--dim", seq][..], &STEP].concat()));
+    let (peak, least) = (number(&need, "peak_bytes"), number(&need, "smallest_feasible_bytes"));
+    format!("{}B", (peak * percent / 100).max(least))
+}
+
+fn compile(folder: &Path, name: &str, seq: &str, more: &[&str]) -> PathBuf {
+    let plan = folder.join(name);
+    memc_ok(&[&["compile", TEXT, "-o", plan.to_str().unwrap(), "--dim", seq][..], &STEP, more].concat());
+    plan
+}
+
+/// A NumPy array of whole numbers.
+fn array(shape: [usize; 2], at: impl Fn(usize) -> i64) -> Vec<u8> {
+    let text = format!("{{'descr': '<i8', 'fortran_order': False, 'shape': ({}, {}), }}", shape[0], shape[1]);
+    let mut out = b"\x93NUMPY\x01\x00".to_vec();
+    let padded = format!("{text:<width$}\n", width = (10 + text.len() + 1).next_multiple_of(64) - 11);
+    out.extend(u16::try_from(padded.len()).unwrap().to_le_bytes());
+    out.extend(padded.bytes());
+    (0..shape[0] * shape[1]).for_each(|i| out.extend(at(i).to_le_bytes()));
+    out
+}
+
+/// Folders of ids and labels, a batch of each length.
+fn batches(folder: &Path, lengths: &[usize]) -> Vec<(String, memc_runtime::InputSource)> {
+    let token = |step: usize, i: usize| ((i * 7 + step * 13) as i64) % VOCABULARY;
+    ["input_ids", "labels"]
+        .map(|name| {
+            let inner = folder.join(name);
+            std::fs::create_dir_all(&inner).unwrap();
+            for (step, &length) in lengths.iter().enumerate() {
+                let shift = usize::from(name == "labels");
+                put(&inner, &format!("{step:03}.npy"), &array([3, length], |i| token(step, i + shift)));
+            }
+            (name.to_owned(), inner.into())
+        })
+        .to_vec()
+}
+
+fn fed(inputs: &[(String, memc_runtime::InputSource)], steps: usize, seed: u64) -> RunOptions {
+    RunOptions {
+        inputs: inputs.to_vec(),
+        pads: vec![("input_ids".into(), Pad::Int(0)), ("labels".into(), Pad::Int(-100))],
+        steps: Some(steps as u64),
+        synthetic: false,
+        ..verified(1, seed)
+    }
+}
+
+fn same(a: &Ran, b: &Ran, what: &str) {
+    assert_eq!(a.losses, b.losses, "{what}");
+    assert!(a.states == b.states, "{what}: other states");
+}
+
+/// Steps of changing lengths take the smallest bucket that they fit, padded. Their bits are those of the
+/// unplanned run, at every budget, and those of a run in which every step takes the largest bucket that pads
+/// as much. A mask that differs between buckets is in host memory, and apart from those of others.
+#[test]
+fn lengths_change_from_step_to_step() {
+    let folder = tempfile::tempdir().unwrap();
+    let lengths = [64, 10, 33, 16, 48, 12, 64, 1, 17];
+    let inputs = batches(folder.path(), &lengths);
+    let mut seen: Vec<Ran> = Vec::new();
+    for percent in [110, 60, 30] {
+        let budget = budget("seq=64", percent);
+        let sizes = "seq=16,32,48,64";
+        let plan = compile(folder.path(), "model.plan", sizes, &["--gpu-mem", &budget]);
+        let text = memc_ok(&["check", plan.to_str().unwrap(), "--source", TEXT]);
+        assert!(text.contains("proved"), "{text}");
+        let again = compile(folder.path(), "again.plan", sizes, &["--gpu-mem", &budget]);
+        assert_eq!(std::fs::read(&plan).unwrap(), std::fs::read(again).unwrap());
+
+        let file = PlanFile::open(&plan).unwrap();
+        let plans: Vec<_> = file.plan().with_buckets().collect();
+        assert_eq!(plans.len(), 4);
+        let masks: Vec<_> = plans
+            .iter()
+            .map(|plan| {
+                let mask = plan.states.iter().find(|s| s.role == StateRole::Const && s.name == "causal");
+                mask.unwrap().resident
+            })
+            .collect();
+        assert!(masks.iter().all(|slice| slice.space == memc_plan::Space::Host), "{masks:?}");
+        let apart = |a: &memc_plan::Slice, b: &memc_plan::Slice| {
+            a.offset + a.bytes <= b.offset || b.offset + b.bytes <= a.offset
+        };
+        assert!((1..4).all(|i| (0..i).all(|j| apart(&masks[i], &masks[j]))), "{masks:?}");
+        let alone = compile(folder.path(), "alone.plan", "seq=64", &["--gpu-mem", &budget]);
+        let alone = PlanFile::open(&alone).unwrap();
+        assert!(file.plan().meta.dev_bytes <= alone.plan().meta.budget_bytes);
+
+        let ran = run(&plan, folder.path(), fed(&inputs, lengths.len(), percent));
+        assert!(ran.losses.iter().all(|loss| loss.is_finite()));
+        seen.push(ran);
+    }
+    same(&seen[0], &seen[1], "60 %");
+    same(&seen[0], &seen[2], "30 %");
+}
+
+/// Updates on the host, accumulation and saves in between work in buckets, too; a run that goes on reads on.
+#[test]
+fn buckets_go_with_other_options() {
+    let folder = tempfile::tempdir().unwrap();
+    let lengths = [8, 16, 5, 11, 16, 16, 2, 9];
+    let inputs = batches(folder.path(), &lengths);
+    let more = ["--device", "h100", "--gpu-mem", "2G", "--host", "*wte*", "--accumulate", "2"];
+    let plan = compile(folder.path(), "model.plan", "seq=8,16", &more);
+    let whole = run(&plan, folder.path(), fed(&inputs, 4, 1));
+    let saved = folder.path().join("half.safetensors");
+    let mut half = fed(&inputs, 2, 2);
+    (half.save, half.save_every) = (Some(saved.clone()), Some(1));
+    let file = PlanFile::open(&plan).unwrap();
+    run_plan(&file, &half, &mut Losses::default()).unwrap();
+    let rest = RunOptions { resume: Some(saved), ..fed(&inputs, 2, 3) };
+    let rest = run(&plan, folder.path(), rest);
+    assert!(whole.states == rest.states);
+    assert_eq!(whole.losses[2..], rest.losses);
+    // Without data every bucket takes its turn.
+    let made_up = run(&plan, folder.path(), verified(4, 4));
+    assert!(made_up.losses.iter().all(|loss| loss.is_finite()));
+}
+
+/// A dimension in front of others, such as the batch, may have buckets as well; a product of two has all
+/// pairs.
+#[test]
+fn batches_have_buckets() {
+    let folder = tempfile::tempdir().unwrap();
+    let plan = folder.path().join("model.plan");
+    let text = memc_ok(
+        &[
+            &["compile", TEXT, "-o", plan.to_str().unwrap(), "--json", "--effort", "0"][..],
+            &[
+                "--dim",
+                "seq=8,16",
+                "--dim",
+                "batch=1,2",
+                "--loss",
+                "cross-entropy:axis=-1",
+                "--gpu-mem",
+                "4M",
+            ],
+        ]
+        .concat(),
+    );
+    let made = json(&text);
+    let names: Vec<&str> =
+        made["buckets"].as_array().unwrap().iter().map(|b| b["name"].as_str().unwrap()).collect();
+    assert_eq!(names[0], "seq=16,batch=2", "the largest comes first");
+    assert_eq!(names.len(), 4);
+    run(&plan, folder.path(), verified(5, 1));
+}
+
+/// Wrong sizes and data are refused, with the way out.
+#[test]
+fn wrong_buckets_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let plan = compile(folder.path(), "model.plan", "seq=8,16", &["--effort", "0"]);
+    let fails = |code, args: &[&str], says: &str| {
+        let text = memc_fails(code, args);
+        assert!(text.contains(says), "{text}");
+    };
+    let compile = |more: &[&'static str]| {
+        [&["compile", TEXT, "-o", "/dev/null/x", "--gpu-mem", "1M"][..], &STEP, more].concat()
+    };
+    fails(2, &compile(&["--dim", "seq=8,8"]), "the size 8 is given twice");
+    fails(2, &compile(&["--dim", "seq=8,x"]), "`x` is not a non-negative integer");
+    let out = folder.path().join("out.plan");
+    let estimate = [&["estimate", TEXT, "--dim", "seq=8,16"][..], &STEP].concat();
+    fails(2, &estimate, "several sizes are for `memc compile`");
+    let small = [&["compile", TEXT, "-o", out.to_str().unwrap(), "--gpu-mem", "10K"][..], &STEP].concat();
+    fails(4, &[&small[..], &["--dim", "seq=8,16"]].concat(), "seq=16");
+    assert!(!out.exists());
+
+    let file = PlanFile::open(&plan).unwrap();
+    let failing = |options: RunOptions| {
+        run_plan(&file, &options, &mut Losses::default()).expect_err("it is refused").to_string()
+    };
+    let inputs = batches(folder.path(), &[8, 11]);
+    let text = failing(RunOptions { pads: Vec::new(), ..fed(&inputs, 2, 1) });
+    assert!(text.contains("--pad input_ids=0") && text.contains("[3, 11]"), "{text}");
+    let text = failing(RunOptions { pads: vec![("x".into(), Pad::Int(0))], ..fed(&inputs, 2, 1) });
+    assert!(text.contains("--pad"), "{text}");
+    let long = tempfile::tempdir().unwrap();
+    let text = failing(fed(&batches(long.path(), &[8, 17]), 2, 1));
+    assert!(text.contains("no bucket has room") && text.contains("001.npy"), "{text}");
+    let logits = [("logits".to_owned(), folder.path().join("y.npy"))];
+    if file.plan().outputs.iter().any(|output| output.name == "logits") {
+        let text = failing(RunOptions { collect: logits.to_vec(), ..verified(2, 1) });
+        assert!(text.contains("another in some bucket"), "{text}");
+    }
+    let text = Program::new(file.plan()).expect_err("only a run takes it").to_string();
+    assert!(text.contains("buckets for several sizes"), "{text}");
+}
