@@ -1,13 +1,12 @@
 //! The local socket: one thread for each client, one line for each request and each answer.
 
-use std::fs::{DirBuilder, Permissions};
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Sender, channel};
 
 use memc::Error;
+use memc_support::owner_socket;
 use serde_json::{Value, json};
 
 use crate::controller::Message;
@@ -49,7 +48,7 @@ pub(crate) fn listen(path: &Path, to: Sender<Message>) -> Result<Listener, Error
         Ok(_) => std::fs::remove_file(path).map_err(failed)?,
         Err(_) => {}
     }
-    let listener = bind(path).map_err(failed)?;
+    let listener = owner_socket(path).map_err(failed)?;
     let spawned = std::thread::Builder::new().name("socket".into()).spawn(move || {
         for client in listener.incoming() {
             let Ok(client) = client else {
@@ -64,22 +63,6 @@ pub(crate) fn listen(path: &Path, to: Sender<Message>) -> Result<Listener, Error
     });
     spawned.map_err(failed)?;
     Ok(Listener(path.to_owned()))
-}
-
-/// A socket that its owner alone can open, from its first moment.
-fn bind(path: &Path) -> std::io::Result<UnixListener> {
-    let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    let folder = path.with_file_name(format!(".{name}-{}", std::process::id()));
-    DirBuilder::new().mode(0o700).create(&folder)?;
-    let inside = folder.join("s");
-    let bound = UnixListener::bind(&inside).and_then(|listener| {
-        std::fs::set_permissions(&inside, Permissions::from_mode(0o600))?;
-        std::fs::rename(&inside, path)?;
-        Ok(listener)
-    });
-    // An empty folder that stays does no harm.
-    let _ = std::fs::remove_dir_all(&folder);
-    bound
 }
 
 /// Answers the requests of a client until it goes away.

@@ -8,6 +8,7 @@
 //! - [`printable`]: writes control characters out, before untrusted text reaches a terminal.
 //! - [`exit_now`], [`write_stderr`]: for the handler of a signal.
 //! - [`on_interrupt`], [`is_interrupted`]: call a handler when the process is asked to end.
+//! - [`owner_socket`]: a local socket that others cannot open.
 //! - [`TraceFile`]: a timeline in the JSON that Perfetto and Chrome's tracing read.
 //!
 //! The caller decides on messages and exit codes.
@@ -20,6 +21,7 @@ mod map;
 mod printable;
 mod replace;
 mod signals;
+mod socket;
 mod trace;
 
 pub use clash::{PathClash, check_clash, is_same_file};
@@ -30,4 +32,5 @@ pub use map::map;
 pub use printable::printable;
 pub use replace::{Replace, abandon, has_replaced};
 pub use signals::{is_interrupted, on_interrupt};
+pub use socket::owner_socket;
 pub use trace::{TraceFile, TraceSpan};

@@ -1,12 +1,15 @@
 //! HTTP/1.1 as far as the server needs it: requests with a known length, responses with one.
 //!
 //! Contract: whatever a client sends, at most [`MAX_HEAD`] bytes of head and `max_body` bytes of body are
-//! kept, and a request that takes longer than [`PATIENCE`] ends the connection. A head that is no HTTP is
-//! answered with 400, a body of unknown length with 411, a larger one with 413.
+//! kept, all bodies together in a bounded room, and a request that takes longer than [`PATIENCE`] ends the
+//! connection. So does a client that takes an answer too slowly. A head that is no HTTP is answered with 400,
+//! a body of unknown length with 411, a larger one with 413, and one without room with 503.
 
 use std::io::{self, Read, Write};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::room::{Room, Taken};
 use crate::clock::now;
 
 /// Most bytes of a request's line and headers.
@@ -17,6 +20,8 @@ const MAX_HEADERS: usize = 64;
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Time that a connection may wait for its next request.
 const IDLE: Duration = Duration::from_secs(60);
+/// Least bytes of an answer that a client takes in a second, beyond [`PATIENCE`].
+const SLOWEST: u64 = 64 << 10;
 /// Bytes that are read at once.
 const PIECE: usize = 64 << 10;
 
@@ -34,6 +39,15 @@ pub(super) struct Request {
     pub(super) json_length: Option<String>,
     /// Whether the client keeps the connection.
     pub(super) keeps: bool,
+    /// Room of the body.
+    room: Option<Taken>,
+}
+
+impl Request {
+    /// Whether the answer has no body.
+    pub(super) fn is_head(&self) -> bool {
+        self.method == "HEAD"
+    }
 }
 
 /// A response.
@@ -57,8 +71,11 @@ impl Response {
         Response::json(status, format!("{}\n", serde_json::json!({ "error": sentence })))
     }
 
-    /// Writes the response; the connection stays open where `keeps`.
-    pub(super) fn write(&self, stream: &mut dyn Write, keeps: bool) -> io::Result<()> {
+    /// Writes the response, without its body where `is_head`; the connection stays open where `keeps`.
+    ///
+    /// # Errors
+    /// Those of the stream, and [`io::ErrorKind::TimedOut`] where the client takes it too slowly.
+    pub(super) fn write(&self, stream: &mut dyn Write, keeps: bool, is_head: bool) -> io::Result<()> {
         let Response { status, kind, body, .. } = self;
         let mut out = format!(
             "HTTP/1.1 {status} {}\r\nContent-Type: {kind}\r\nContent-Length: {}\r\n",
@@ -75,8 +92,23 @@ impl Response {
         }
         out.push_str(if keeps { "\r\n" } else { "Connection: close\r\n\r\n" });
         let mut bytes = out.into_bytes();
-        bytes.extend_from_slice(body);
-        stream.write_all(&bytes)?;
+        if !is_head {
+            bytes.extend_from_slice(body);
+        }
+        let begun = now();
+        let most = PATIENCE.saturating_add(Duration::from_secs(bytes.len() as u64 / SLOWEST));
+        let mut left = bytes.as_slice();
+        while !left.is_empty() {
+            if begun.elapsed() > most {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            match stream.write(left) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(n) => left = left.get(n..).unwrap_or_default(),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
         stream.flush()
     }
 }
@@ -120,6 +152,8 @@ pub(super) struct Requests<'s, S> {
     /// Bytes that were read and belong to no request yet.
     pub(super) rest: Vec<u8>,
     pub(super) max_body: usize,
+    /// Room for all bodies.
+    pub(super) room: &'s Arc<Room>,
     /// Whether the server ends: then no request begins.
     pub(super) stop: &'s dyn Fn() -> bool,
 }
@@ -157,6 +191,10 @@ impl<S: Read + Write> Requests<'_, S> {
                 self.max_body
             );
             return Err(refuse(413, &text));
+        }
+        request.room = self.room.take(body_bytes);
+        if request.room.is_none() {
+            return Err(refuse(503, "the bodies of other requests take all of the room for bodies"));
         }
         if waits {
             self.stream.write_all(b"HTTP/1.1 100 Continue\r\n\r\n")?;
@@ -235,6 +273,7 @@ fn head_of(parsed: &httparse::Request<'_, '_>) -> Result<Head, End> {
         body: Vec::new(),
         json_length: values(JSON_LENGTH).next(),
         keeps,
+        room: None,
     };
     Ok(Head { request, body_bytes, waits: has("Expect", "100-continue") })
 }

@@ -12,10 +12,15 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
+use memc_support::owner_socket;
+
 use super::http::{End, Requests, Response};
+use super::room::Room;
 use super::routes::App;
 use crate::Error;
 
+/// Bodies of the largest size that have room at once.
+const BODIES: usize = 16;
 /// Most clients at a time.
 const CONNECTIONS: usize = 1024;
 /// Time after which a thread that reads looks whether the server ends.
@@ -83,7 +88,7 @@ impl Listener {
                 path.display()
             )));
         }
-        let made = UnixListener::bind(path).map_err(|error| Error::io(path, error))?;
+        let made = owner_socket(path).map_err(|error| Error::io(path, error))?;
         Ok(Listener::Unix(made, path.to_owned()))
     }
 
@@ -151,8 +156,24 @@ impl Drop for Client {
     }
 }
 
+/// Bounds on the memory of requests.
+#[derive(Clone, Debug)]
+pub(super) struct Limits {
+    /// Most bytes of a body.
+    max_body: usize,
+    /// Room for all bodies.
+    room: Arc<Room>,
+}
+
+impl Limits {
+    /// Bodies of at most so many bytes each.
+    pub(super) fn new(max_body: usize) -> Limits {
+        Limits { max_body, room: Room::new(max_body.saturating_mul(BODIES)) }
+    }
+}
+
 /// Takes clients until the server ends.
-pub(super) fn accept(listener: &Listener, app: &Arc<App>, clients: &Arc<Clients>, max_body: usize) {
+pub(super) fn accept(listener: &Listener, app: &Arc<App>, clients: &Arc<Clients>, limits: &Limits) {
     while !app.is_ending.load(Ordering::SeqCst) {
         let Ok(mut stream) = listener.accept() else {
             // No more files may be open: others must close theirs first.
@@ -163,14 +184,14 @@ pub(super) fn accept(listener: &Listener, app: &Arc<App>, clients: &Arc<Clients>
             continue;
         }
         let client = Client::new(clients);
-        let app = app.clone();
+        let (app, limits) = (app.clone(), limits.clone());
         let serve = move || {
             let Some(client) = client else {
                 let busy = Response::error(503, "as many clients are connected as may be");
-                let _ = busy.write(&mut *stream, false);
+                let _ = busy.write(&mut *stream, false, false);
                 return;
             };
-            serve(&mut *stream, &app, max_body);
+            serve(&mut *stream, &app, &limits);
             drop(client);
         };
         // Where no thread can be had, the client is told nothing, and its stream closes.
@@ -179,23 +200,24 @@ pub(super) fn accept(listener: &Listener, app: &Arc<App>, clients: &Arc<Clients>
 }
 
 /// Answers the requests of a connection.
-fn serve(mut stream: &mut dyn Stream, app: &App, max_body: usize) {
+fn serve(mut stream: &mut dyn Stream, app: &App, limits: &Limits) {
     let stop = || app.is_ending.load(Ordering::SeqCst);
     let mut rest = Vec::new();
     loop {
-        let mut requests =
-            Requests { stream: &mut stream, rest: std::mem::take(&mut rest), max_body, stop: &stop };
+        let Limits { max_body, ref room } = *limits;
+        let rest_before = std::mem::take(&mut rest);
+        let mut requests = Requests { stream: &mut stream, rest: rest_before, max_body, room, stop: &stop };
         match requests.next() {
             Ok(request) => {
                 rest = requests.rest;
                 let response = app.answer(&request);
                 let keeps = request.keeps && !stop();
-                if response.write(stream, keeps).is_err() || !keeps {
+                if response.write(stream, keeps, request.is_head()).is_err() || !keeps {
                     return;
                 }
             }
             Err(End::Answer(response)) => {
-                if response.write(stream, false).is_ok() {
+                if response.write(stream, false, false).is_ok() {
                     drain(stream);
                 }
                 return;

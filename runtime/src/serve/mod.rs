@@ -14,6 +14,7 @@ mod metrics;
 mod model;
 mod protocol;
 mod queue;
+mod room;
 mod routes;
 mod tensor;
 
@@ -150,9 +151,10 @@ impl Server {
         for (engine, plan) in engines.into_iter().zip(&options.plans) {
             server.load(engine, plan, options)?;
         }
+        let limits = listen::Limits::new(options.max_body);
         for listener in server.listeners.clone() {
-            let (app, clients, max_body) = (server.app.clone(), server.clients.clone(), options.max_body);
-            let accept = move || listen::accept(&listener, &app, &clients, max_body);
+            let (app, clients, limits) = (server.app.clone(), server.clients.clone(), limits.clone());
+            let accept = move || listen::accept(&listener, &app, &clients, &limits);
             server.accepting.push(spawn("listener", accept)?);
         }
         Ok(server)

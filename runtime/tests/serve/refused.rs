@@ -1,5 +1,7 @@
 //! Requests and options that the server refuses.
 
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::thread;
 use std::time::Duration;
 
@@ -135,6 +137,56 @@ fn noise_is_survived() {
         assert!([200, 400].contains(&client.reply().status));
     }
     assert_eq!(numbers(&post(&address, PATH, &good)).len(), 2);
+    server.end();
+}
+
+/// Bodies of 16 times the largest size have room; more get 503, and room again once one has left.
+#[test]
+fn bodies_are_bounded_together() {
+    let folder = linear();
+    let options = ServeOptions { max_body: 1000, ..folder.options(&["linear.plan"]) };
+    let (server, address) = start(&options);
+    let head = format!("POST {PATH} HTTP/1.1\r\nContent-Length: 1000\r\nExpect: 100-continue\r\n\r\n");
+    // A body has room once the server asks for it.
+    let begin = || {
+        let mut stream = TcpStream::connect(&address).unwrap();
+        stream.write_all(head.as_bytes()).unwrap();
+        let mut status = [0; 12];
+        stream.read_exact(&mut status).unwrap();
+        (stream, String::from_utf8(status.to_vec()).unwrap())
+    };
+    let mut waiting: Vec<TcpStream> = Vec::new();
+    for _ in 0..16 {
+        let (stream, status) = begin();
+        assert_eq!(status, "HTTP/1.1 100");
+        waiting.push(stream);
+    }
+    let (mut refused, status) = begin();
+    let mut text = String::new();
+    refused.read_to_string(&mut text).unwrap();
+    assert!(status == "HTTP/1.1 503" && text.contains("room for bodies"), "{status}{text}");
+    waiting.pop();
+    while begin().1 != "HTTP/1.1 100" {
+        thread::sleep(Duration::from_millis(10));
+    }
+    drop(waiting);
+    server.end();
+}
+
+/// The answer to HEAD has the length of a body, and no body.
+#[test]
+fn heads_have_no_body() {
+    let folder = linear();
+    let (server, address) = start(&folder.options(&["linear.plan"]));
+    let mut stream = TcpStream::connect(&address).unwrap();
+    stream.write_all(b"HEAD /v3 HTTP/1.1\r\n\r\nGET /v3 HTTP/1.1\r\nConnection: close\r\n\r\n").unwrap();
+    let mut text = String::new();
+    stream.read_to_string(&mut text).unwrap();
+    let parts: Vec<&str> = text.split("\r\n\r\n").collect();
+    assert!(
+        parts.len() == 3 && parts[0].contains("Content-Length: ") && parts[1].starts_with("HTTP/1.1 404"),
+        "{text}"
+    );
     server.end();
 }
 
