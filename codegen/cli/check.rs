@@ -20,7 +20,11 @@ pub(crate) fn run(args: &Check) -> Result<(), Failure> {
     });
     let report = match memc::check(file.plan(), against.as_ref())? {
         Ok(report) => report,
-        Err(rejection) => return rejected(args, rejection),
+        Err(rejection) => {
+            let names = file.plan().bucket_names();
+            let name = names.get(rejection.bucket).cloned().unwrap_or_default();
+            return rejected(args, rejection, &name);
+        }
     };
     if args.json {
         return Ok(emit_json(&json!({
@@ -44,7 +48,7 @@ pub(crate) fn run(args: &Check) -> Result<(), Failure> {
 /// Errors that are printed where the hint before them says it all.
 const SHOWN: usize = 4;
 
-fn rejected(args: &Check, Rejection { errors, hint, bucket }: Rejection) -> Result<(), Failure> {
+fn rejected(args: &Check, Rejection { errors, hint, bucket }: Rejection, name: &str) -> Result<(), Failure> {
     if args.json {
         let list: Vec<Value> =
             errors.0.iter().map(|e| json!({"code": e.code(), "message": e.to_string()})).collect();
@@ -54,7 +58,7 @@ fn rejected(args: &Check, Rejection { errors, hint, bucket }: Rejection) -> Resu
     }
     let path = match bucket {
         0 => args.plan.display().to_string(),
-        _ => format!("{}: bucket {bucket}", args.plan.display()),
+        _ => format!("{}: {name}", args.plan.display()),
     };
     let Some(hint) = hint else {
         let text = format!("{path}: not a correct plan of its source\n{errors}");

@@ -129,13 +129,15 @@ impl Feeder {
                 options.before.iter().find(|(name, _)| *name == job.name).map_or(0, |(_, done)| *done);
         }
         let rates = rates_of(plan, &jobs, options)?;
-        let mut data = Opened::new(legal::of(plan, first));
+        let limits = buckets.iter().map(|(plan, program)| legal::of(plan, program)).collect();
+        let mut data = Opened::new(limits);
         for (&name, source) in &given {
             let Some(wanted) = wanted.get(name) else { continue };
             let Some(job) = jobs.get(wanted.job) else { continue };
             data.open(name, source, wanted, (job, &buckets), options)?;
         }
         data.check_pads(options)?;
+        data.check_lengths()?;
         alike(&data.tables, options)?;
         not_paired(&data.tables, &data.fixed, &wanted)?;
         let missing = wanted.keys().filter(|name| !given.contains_key(*name));

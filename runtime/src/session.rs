@@ -50,6 +50,8 @@ struct Host<'a> {
     parts: Vec<Part>,
     /// Index of the part that runs.
     bucket: usize,
+    /// Index of the part of the last step.
+    stepped: usize,
     step: u64,
 }
 
@@ -98,7 +100,7 @@ impl<'a> Session<'a> {
             Part { program: program.clone(), outputs: Outputs::of(program), losses }
         };
         let parts = plan.with_buckets().zip(programs.iter()).map(part).collect();
-        let host = Host { initial, feeder, parts, bucket: 0, step: initial.step() };
+        let host = Host { initial, feeder, parts, bucket: 0, stepped: 0, step: initial.step() };
         Ok(Session { executor, programs, host, is_loaded: false, is_traced: false })
     }
 
@@ -139,17 +141,18 @@ impl<'a> Session<'a> {
             self.host.feeder.prepare(self.host.step)?;
             self.select(self.host.feeder.bucket())?;
         }
+        self.host.stepped = self.host.bucket;
         Ok(())
     }
 
     /// The bucket of the last step; 0 is the plan itself.
-    pub(crate) fn bucket(&self) -> usize {
-        self.host.bucket
+    pub(crate) fn last_bucket(&self) -> usize {
+        self.host.stepped
     }
 
     /// The program of the last step.
     pub(crate) fn program(&self) -> Option<&Arc<Program>> {
-        self.programs.of(self.host.bucket)
+        self.programs.of(self.host.stepped)
     }
 
     /// Notes for the user on how the program runs on the device.
@@ -252,14 +255,15 @@ impl<'a> Session<'a> {
 
     /// Bytes of an output of the last step.
     pub fn output(&self, output: usize) -> &[u8] {
-        self.host.part().and_then(|part| part.outputs.get(output)).unwrap_or_default()
+        let part = self.host.parts.get(self.host.stepped);
+        part.and_then(|part| part.outputs.get(output)).unwrap_or_default()
     }
 
     /// Mean of all numbers of all loss outputs of a job in the last round; `None` if it has no loss. The only
     /// job of a plan of one model is 0.
     pub fn loss(&self, job: usize) -> Option<f32> {
         let (mut sum, mut count) = (0.0, 0u32);
-        let part = self.host.part()?;
+        let part = self.host.parts.get(self.host.stepped)?;
         for &(output, _) in part.losses.iter().filter(|(_, of)| *of == job) {
             let Some(ty) = part.program.types.outputs.get(output) else { continue };
             for number in self.output(output).chunks(ty.dtype.bytes() as usize) {

@@ -192,9 +192,17 @@ fn wrong_buckets_are_refused() {
     };
     let inputs = batches(folder.path(), &[8, 11]);
     let text = failing(RunOptions { pads: Vec::new(), ..fed(&inputs, 2, 1) });
-    assert!(text.contains("--pad input_ids=0") && text.contains("[3, 11]"), "{text}");
+    assert!(text.contains("--pad input_ids=VALUE") && text.contains("[3, 11]"), "{text}");
     let text = failing(RunOptions { pads: vec![("x".into(), Pad::Int(0))], ..fed(&inputs, 2, 1) });
     assert!(text.contains("--pad"), "{text}");
+    let pads = vec![("input_ids".into(), Pad::Int(99)), ("labels".into(), Pad::Int(-100))];
+    let text = failing(RunOptions { pads, ..fed(&inputs, 2, 1) });
+    assert!(text.contains("--pad input_ids: the model does not take it: 99"), "{text}");
+    let odd = tempfile::tempdir().unwrap();
+    let inputs = batches(odd.path(), &[8, 11]);
+    put(&odd.path().join("labels"), "001.npy", &array([3, 9], |_| 1));
+    let text = failing(fed(&inputs, 2, 1));
+    assert!(text.contains("001.npy has 11 where") && text.contains("one dimension"), "{text}");
     let long = tempfile::tempdir().unwrap();
     let text = failing(fed(&batches(long.path(), &[8, 17]), 2, 1));
     assert!(text.contains("no bucket has room") && text.contains("001.npy"), "{text}");

@@ -1,17 +1,19 @@
 //! Plans that share states and arenas: bodies of any of them, in any sequence.
 //!
-//! Each plan is proved alone: its bodies are right where they begin with the states in their resident slots
-//! and host shadows, with the plan's own constants in place, and with all queues idle. So any sequence of
-//! bodies is right where every body leaves that for every plan. Three things are left to prove:
+//! Each plan is proved alone: its bodies are right where they begin with what its prologue leaves. So any
+//! sequence of bodies is right where every body leaves what the prologue of every plan does. Four things are
+//! left to prove:
 //!
-//! - resident slots are the same in all plans;
-//! - a body leaves the states in the host shadows of all plans, not of its own alone;
+//! - a prologue loads states and copies them to their host shadows, and an epilogue stores them; neither does
+//!   anything else;
+//! - resident slots and host shadows of variable states are the same in all plans;
+//! - a body leaves variable states in their host shadows, also where its own plan does not read them there;
 //! - no command of a plan writes where another keeps a constant, unless both keep the same one there.
 
 use std::collections::BTreeMap;
 
 use memc_ir::{Module, Slice, Stream};
-use memc_plan::{Action, Command, Init, Plan, Queue, State, StateRole};
+use memc_plan::{Action, Command, Init, Plan, Queue, Section, State, StateRole};
 
 use crate::{CheckError, CheckErrors, MAX_ERRORS, Report, Site, check};
 
@@ -46,14 +48,15 @@ pub fn check_buckets(sources: &[Module], plan: &Plan) -> Result<Vec<Report>, Buc
         return Ok(reports);
     }
     let kept: Vec<Kept> = plans.iter().map(|plan| Kept::of(plan)).collect();
-    let shadows = shadows(&plans);
+    let has_shadows = !shadows(plan).is_empty();
     for (bucket, (source, of)) in sources.iter().zip(&plans).enumerate() {
-        let errors = differing(plan, of);
+        let mut errors = differing(plan, of);
+        errors.extend(other_commands(of));
         if !errors.is_empty() {
             return Err(fail(bucket, errors));
         }
-        if !shadows.is_empty() {
-            check(source, &reading(of, &shadows)).map_err(|errors| BucketErrors { bucket, errors })?;
+        if has_shadows {
+            check(source, &reading(of)).map_err(|errors| BucketErrors { bucket, errors })?;
         }
         let others = kept.iter().enumerate().filter(|(other, _)| *other != bucket);
         let errors: Vec<CheckError> =
@@ -78,7 +81,8 @@ fn differing(plan: &Plan, bucket: &Plan) -> Vec<CheckError> {
         return vec![CheckError::BadState { at: "the table of states".to_owned(), what }];
     }
     let pairs = plan.states.iter().zip(&bucket.states);
-    let differ = pairs.filter(|(a, b)| (is_variable(a) || is_variable(b)) && a != b);
+    let is_other = |a: &State, b: &State| a != b || plan.host_shadow(a) != bucket.host_shadow(b);
+    let differ = pairs.filter(|(a, b)| (is_variable(a) || is_variable(b)) && is_other(a, b));
     let error = |(_, state): (&State, &State)| CheckError::BadState {
         at: format!("state `{}`", state.name),
         what: "it is another than in the plan, or elsewhere".to_owned(),
@@ -86,46 +90,54 @@ fn differing(plan: &Plan, bucket: &Plan) -> Vec<CheckError> {
     differ.map(error).take(MAX_ERRORS).collect()
 }
 
-/// Host shadows of variable states in any of the plans: index of the state, and the slice.
-fn shadows(plans: &[&Plan]) -> Vec<(usize, Slice)> {
-    let mut all = Vec::new();
-    for plan in plans {
-        for (index, state) in plan.states.iter().enumerate().filter(|(_, state)| is_variable(state)) {
-            if let Some(slice) = plan.host_shadow(state)
-                && !all.contains(&(index, slice))
-            {
-                all.push((index, slice));
-            }
-        }
-    }
-    all
+/// Commands that do more than to load, shadow and store states, of the prologue and the epilogue.
+fn other_commands(plan: &Plan) -> Vec<CheckError> {
+    let fills_shadow = |src: &Slice, dst: &Slice| {
+        plan.states.iter().any(|state| state.resident == *src && plan.host_shadow(state) == Some(*dst))
+    };
+    let is_plain = |section: Section, action: &Action| match action {
+        Action::Load { .. } | Action::Store { .. } | Action::Record { .. } | Action::Wait { .. } => true,
+        Action::Copy { src, dst } => section == Section::Prologue && fills_shadow(src, dst),
+        _ => false,
+    };
+    let other = plan
+        .commands()
+        .filter(|(section, _, command)| *section != Section::Body && !is_plain(*section, &command.action));
+    let error = |(section, index, command): (Section, usize, &Command)| CheckError::BadCommand {
+        at: site(section, index, command),
+        what: "between steps, a plan with buckets does nothing but load, shadow and store states".to_owned(),
+    };
+    other.map(error).take(MAX_ERRORS).collect()
 }
 
-/// The plan as one that has all of these host shadows, and at its end stores what is in them.
-fn reading(plan: &Plan, shadows: &[(usize, Slice)]) -> Plan {
+/// A command of the first step.
+fn site(section: Section, index: usize, command: &Command) -> Site {
+    let (queue, label) = (command.queue, command.label.clone());
+    Site { section, step: 0, index, queue, command: command.to_string(), label }
+}
+
+/// Host shadows of variable states, with their resident slots.
+fn shadows(plan: &Plan) -> Vec<(Slice, Slice)> {
+    let variables = plan.states.iter().filter(|state| is_variable(state));
+    variables.filter_map(|state| Some((state.resident, plan.host_shadow(state)?))).collect()
+}
+
+/// The plan as one that stores at its end what is in the host shadows.
+fn reading(plan: &Plan) -> Plan {
     let mut plan = Plan { buckets: Vec::new(), ..plan.clone() };
     let on = |queue, action| Command { queue, action, label: String::new() };
-    let (mut before, mut after) = (Vec::new(), Vec::new());
-    for &(index, shadow) in shadows {
-        let Some(state) = plan.states.get(index) else { continue };
-        if plan.host_shadow(state) != Some(shadow) {
-            before.push(on(Queue::D2H, Action::Copy { src: state.resident, dst: shadow }));
-        }
-        after.push(on(Queue::H2D, Action::Copy { src: shadow, dst: state.resident }));
-    }
     let mut events = plan.events;
     let mut join = |queue| {
         let event = events;
         events = events.saturating_add(1);
         [on(queue, Action::Record { event }), on(Queue::Host, Action::Wait { event })]
     };
-    before.extend(join(Queue::D2H));
     let mut ending: Vec<Command> =
         Stream::ALL.into_iter().flat_map(|stream| join(Queue::Device(stream))).collect();
-    ending.append(&mut after);
+    let back = |(resident, shadow)| on(Queue::H2D, Action::Copy { src: shadow, dst: resident });
+    ending.extend(shadows(&plan).into_iter().map(back));
     ending.extend(join(Queue::H2D));
     plan.events = events;
-    plan.prologue.append(&mut before);
     let stores = |command: &Command| matches!(command.action, Action::Store { .. });
     let at = plan.epilogue.iter().position(stores).unwrap_or(plan.epilogue.len());
     plan.epilogue.splice(at..at, ending);
@@ -166,8 +178,7 @@ impl<'a> Kept<'a> {
             let Some((kept, state)) = { touched }.find(|(kept, state)| !is_own(kept, state)) else {
                 continue;
             };
-            let (queue, label) = (command.queue, command.label.clone());
-            let at = Site { section, step: 0, index, queue, command: command.to_string(), label };
+            let at = site(section, index, command);
             let what = match owner {
                 0 => format!("the plan itself keeps constant `{}` in {kept}", state.name),
                 _ => format!("bucket {owner} keeps constant `{}` in {kept}", state.name),

@@ -1,6 +1,8 @@
 //! The rules of a plan's buckets.
 
-use crate::{MAX_BUCKETS, Plan, PlanError, State, StateRole};
+use memc_ir::TensorType;
+
+use crate::{Feed, Input, MAX_BUCKETS, Output, Plan, PlanError, State, StateRole};
 
 impl Plan {
     /// Checks the number of buckets, the rules that go beyond those of a plan by itself, and then those.
@@ -29,7 +31,7 @@ impl Plan {
     }
 
     /// Checks that a bucket can take the place of the plan from one step to the next: it has the same arenas
-    /// and limits, and the same states but for constants.
+    /// and limits, the same states but for constants, and inputs and outputs that differ in sizes alone.
     fn check_bucket(&self, bucket: &Plan, variables: &[State]) -> Result<(), PlanError> {
         if !bucket.buckets.is_empty() {
             return Err(PlanError::invalid("buckets", "a bucket has none"));
@@ -56,11 +58,47 @@ impl Plan {
                 None => return Err(wrong(state, "the plan has it, and the bucket does not".to_owned())),
             }
         }
-        match bucket.states.iter().skip(variables.len()).find(|state| is_variable(state)) {
-            Some(state) => Err(wrong(state, "it is no constant, and the plan does not have it".to_owned())),
+        if let Some(state) = bucket.states.iter().skip(variables.len()).find(|state| is_variable(state)) {
+            return Err(wrong(state, "it is no constant, and the plan does not have it".to_owned()));
+        }
+        let inputs = self.inputs.iter().zip(&bucket.inputs);
+        let outputs = self.outputs.iter().zip(&bucket.outputs);
+        let counts = (self.inputs.len(), self.outputs.len());
+        if counts != (bucket.inputs.len(), bucket.outputs.len()) {
+            let what = "there are more or fewer than in the plan".to_owned();
+            return Err(PlanError::invalid("inputs and outputs", what));
+        }
+        let other = "it differs from the plan's in more than sizes";
+        if let Some((_, input)) = { inputs }.find(|(a, b)| !is_like(a, b)) {
+            return Err(PlanError::invalid(format!("input `{}`", input.name), other));
+        }
+        let is_other =
+            |(a, b): &(&Output, &Output)| (&a.name, a.role) != (&b.name, b.role) || !may_differ(&a.ty, &b.ty);
+        match { outputs }.find(is_other) {
+            Some((_, output)) => Err(PlanError::invalid(format!("output `{}`", output.name), other)),
             None => Ok(()),
         }
     }
+}
+
+/// Whether two types differ in sizes at most.
+fn may_differ(a: &TensorType, b: &TensorType) -> bool {
+    a.dtype == b.dtype && a.shape.len() == b.shape.len()
+}
+
+/// Whether two inputs differ in sizes at most, and in the range of synthetic data.
+fn is_like(a: &Input, b: &Input) -> bool {
+    let same = match (&a.feed, &b.feed) {
+        (Feed::Data { source, micro, .. }, Feed::Data { source: other, micro: at, .. }) => {
+            (source, micro) == (other, at)
+        }
+        (Feed::LearningRate { default, turn }, Feed::LearningRate { default: other, turn: at }) => {
+            default.to_bits() == other.to_bits() && turn == at
+        }
+        (Feed::Step { turn }, Feed::Step { turn: at }) => turn == at,
+        _ => false,
+    };
+    same && a.name == b.name && may_differ(&a.ty, &b.ty)
 }
 
 fn is_variable(state: &State) -> bool {

@@ -18,8 +18,8 @@ use crate::{Error, Program};
 
 /// The data that the user gives.
 pub(super) struct Opened<'n> {
-    /// Values that kernels accept, by the index of the input.
-    limits: BTreeMap<usize, Vec<Legal>>,
+    /// Values that kernels accept in each bucket, by the index of the input.
+    limits: Vec<BTreeMap<usize, Vec<Legal>>>,
     /// Data of which each step reads another part.
     pub(super) tables: Vec<Table>,
     /// Bytes that are the same at every step, by name.
@@ -30,7 +30,7 @@ pub(super) struct Opened<'n> {
 
 impl<'n> Opened<'n> {
     /// No data yet.
-    pub(super) fn new(limits: BTreeMap<usize, Vec<Legal>>) -> Opened<'n> {
+    pub(super) fn new(limits: Vec<BTreeMap<usize, Vec<Legal>>>) -> Opened<'n> {
         Opened { limits, tables: Vec::new(), fixed: BTreeMap::new(), is_piped: false }
     }
 
@@ -49,13 +49,25 @@ impl<'n> Opened<'n> {
         options: &FeedOptions,
     ) -> Result<(), Error> {
         let Wanted { micros, ty, inputs, job: at } = wanted;
-        let mut legal: Vec<Legal> =
-            inputs.iter().filter_map(|i| self.limits.get(i)).flatten().cloned().collect();
-        legal.dedup();
+        // Buckets have their inputs in the same order.
+        let of_bucket = |limits: &BTreeMap<usize, Vec<Legal>>| {
+            let mut legal: Vec<Legal> =
+                inputs.iter().filter_map(|i| limits.get(i)).flatten().cloned().collect();
+            legal.dedup();
+            legal
+        };
+        let legal: Vec<Vec<Legal>> = self.limits.iter().map(of_bucket).collect();
         let types = types_of(name, buckets);
         let (units, count, batch) = if types.iter().any(|other| other != *ty) {
             let pad = options.pads.iter().rev().find(|(input, _)| input == name).map(|(_, pad)| *pad);
             let ragged = Ragged::open(source, name, &types, pad)?;
+            if let Some(pad) = ragged.pad() {
+                let one = TensorType::new(ty.dtype, [1]);
+                let wrong = legal.iter().find_map(|legal| legal::first_wrong(legal, &one, pad));
+                if let Some(what) = wrong {
+                    return Err(Error::Usage(format!("--pad {name}: the model does not take it: {what}")));
+                }
+            }
             let count = ragged.units;
             (Units::Ragged(ragged), count, 1)
         } else {
@@ -63,7 +75,8 @@ impl<'n> Opened<'n> {
             if array.is_whole {
                 let mut bytes = reserved(ty, name)?;
                 array.read(0, &mut bytes)?;
-                legal::check(&legal, name, ty, &bytes, job.done(options.done).saturating_add(1))?;
+                let step = job.done(options.done).saturating_add(1);
+                legal.iter().try_for_each(|legal| legal::check(legal, name, ty, &bytes, step))?;
                 self.is_piped |= array.is_stream();
                 self.fixed.insert(name, bytes);
                 return Ok(());
@@ -78,6 +91,29 @@ impl<'n> Opened<'n> {
         let buffers = (0..*micros).map(|_| reserved(largest, name)).collect::<Result<_, _>>()?;
         let name = name.to_owned();
         self.tables.push(Table { name, types, units, order, legal, job: *at, buffers });
+        Ok(())
+    }
+
+    /// Refuses data of one step that differs where the model has one dimension.
+    pub(super) fn check_lengths(&self) -> Result<(), Error> {
+        // An axis stands for the dimension whose sizes it has in the buckets.
+        let mut known: BTreeMap<(usize, Vec<u64>), (&Table, &Ragged, usize)> = BTreeMap::new();
+        for table in &self.tables {
+            let Units::Ragged(ragged) = &table.units else { continue };
+            let rank = table.types.first().map_or(0, |ty| ty.shape.len());
+            for axis in 0..rank {
+                let sizes: Vec<u64> =
+                    table.types.iter().filter_map(|ty| ty.shape.get(axis).copied()).collect();
+                if sizes.iter().all(|size| Some(size) == sizes.first()) {
+                    continue;
+                }
+                let (first, other, at) = *known.entry((table.job, sizes)).or_insert((table, ragged, axis));
+                let units = ragged.units.min(other.units);
+                if let Some(text) = other.differs(at, ragged, axis, units) {
+                    return Err(Error::Data(format!("inputs `{}` and `{}`: {text}", first.name, table.name)));
+                }
+            }
+        }
         Ok(())
     }
 

@@ -108,6 +108,30 @@ impl Ragged {
         Ok(Ragged { input: input.to_owned(), parts, units, pad, stored: Vec::new() })
     }
 
+    /// Bytes of the element that fills tensors up.
+    pub(super) fn pad(&self) -> Option<&[u8]> {
+        self.pad.as_deref()
+    }
+
+    /// The first unit whose extent on an axis is not that of another's on its own axis, in words.
+    pub(super) fn differs(&self, axis: usize, other: &Ragged, its: usize, units: u64) -> Option<String> {
+        let extent = |part: &Part, axis: usize| part.shape.get(axis).copied().unwrap_or(0);
+        let mut unit = 0;
+        while unit < units {
+            let ((own, at), (part, within)) = (self.place(unit)?, other.place(unit)?);
+            let (a, b) = (extent(own, axis), extent(part, its));
+            if a != b {
+                let (one, two) = (own.path.display(), part.path.display());
+                return Some(format!(
+                    "{one} has {a} where {two} has {b}; both are one dimension of the model"
+                ));
+            }
+            // All units of a file have the same extents.
+            unit += (own.units - at).min(part.units - within).max(1);
+        }
+        None
+    }
+
     /// The file of the first unit, for messages.
     pub(super) fn path(&self) -> &Path {
         self.parts.first().map_or(Path::new(""), |part| part.path.as_path())
@@ -166,8 +190,8 @@ fn no_pad(part: &Part, input: &str, ty: Option<&TensorType>) -> Error {
     fail(
         &part.path,
         format!(
-            "input `{input}` has the shape {:?}{to}; say what fills the rest, as --pad {input}=0 (labels \
-             that count nowhere are often -100)",
+            "input `{input}` has the shape {:?}{to}; say what fills the rest, as --pad {input}=VALUE: \
+             often 0, and for labels the value that the loss ignores, such as -100",
             part.shape
         ),
     )
@@ -214,7 +238,7 @@ fn part(path: &Path, input: &str, types: &[TensorType]) -> Result<Part, Error> {
         let pairs = shape.iter().zip(&ty.shape).enumerate();
         has_room(&shape, ty) && { pairs }.all(|(axis, (own, most))| !is_fixed(axis) || own == most)
     };
-    if !types.iter().any(agrees) {
+    if shape.contains(&0) || !types.iter().any(agrees) {
         let known: Vec<String> = types.iter().map(|ty| format!("{:?}", ty.shape)).collect();
         return Err(fail(
             path,

@@ -17,7 +17,8 @@ pub(super) struct Table {
     pub(super) types: Vec<TensorType>,
     pub(super) units: Units,
     pub(super) order: Order,
-    pub(super) legal: Vec<Legal>,
+    /// Values that kernels accept, in each bucket.
+    pub(super) legal: Vec<Vec<Legal>>,
     /// Index of the job that reads it.
     pub(super) job: usize,
     /// One buffer for each micro-step of each of the job's steps in a round, as large as the largest type.
@@ -86,7 +87,8 @@ impl Table {
                     }
                 }
             }
-            legal::check(&self.legal, &self.name, ty, buffer, number)?;
+            let legal = self.legal.get(bucket).map(Vec::as_slice).unwrap_or_default();
+            legal::check(legal, &self.name, ty, buffer, number)?;
         }
         Ok(())
     }

@@ -109,7 +109,7 @@ fn the_bytes_of_buckets_are_fixed() {
 #[test]
 fn each_rule_rejects() {
     type Case = (fn(&mut Plan), &'static str);
-    let cases: [Case; 17] = [
+    let cases: [Case; 18] = [
         (
             |p| p.buckets[0].buckets.push(Plan::default()),
             "invalid plan: bucket 1: buckets: a bucket has none",
@@ -140,7 +140,8 @@ fn each_rule_rejects() {
             "bucket 2: state `more`: data at offset 0; its place in the data section is 512",
         ),
         (|p| p.buckets[0].events = 2, "bucket 1: body command 10 `d2h record e2`: no event 2"),
-        (|p| p.buckets[0].outputs.clear(), "bucket 1: body command 15 `host read o0`: no output 0"),
+        (|p| p.buckets[0].outputs.clear(), "bucket 1: inputs and outputs: there are more or fewer than in"),
+        (|p| p.buckets[1].outputs[0].name.push('x'), "bucket 2: output `yx`: it differs from the plan's in"),
         (|p| p.buckets[1].meta.source.push('x'), "bucket 2: source: the hash is not that of the text"),
     ];
     for (change, expected) in cases {
