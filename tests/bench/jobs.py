@@ -28,7 +28,8 @@ ADAMW = [*CE, "--optimizer", "adamw"]
 SQUAD = ["--loss", "cross-entropy:axis=1", "--optimizer", "adamw"]
 MODELS = {
     "gpt2_small": (8, ADAMW), "resnet50": (96, MOMENTUM), "bert_base": (8, SQUAD), "vgg16": (32, MOMENTUM),
-    "inception_v3": (32, MOMENTUM), "densenet121": (32, MOMENTUM), "mobilenet_v2": (64, MOMENTUM),
+    "inception_v3": (32, ["--loss", "output", "--optimizer", "momentum"]), "densenet121": (32, MOMENTUM),
+    "mobilenet_v2": (64, MOMENTUM),
 }
 PAIRS = [("gpt2_small", "resnet50"), ("bert_base", "resnet50"), ("bert_base", "gpt2_small"), ("vgg16", "inception_v3"),
          ("densenet121", "mobilenet_v2"), ("resnet50", "resnet50")]
