@@ -266,6 +266,20 @@ pub(crate) struct Compile {
     pub(crate) json: bool,
 }
 
+impl Compile {
+    /// What the planner is asked for.
+    pub(crate) fn options<'w>(&self, watch: &'w dyn memc::Watch) -> Result<memc::Options<'w>, memc::Error> {
+        Ok(memc::Options {
+            budget: self.gpu_mem,
+            host_memory: self.host_mem,
+            conv_workspace: self.conv_workspace,
+            search: self.search.search()?,
+            decisions: self.files.apply_file()?,
+            watch,
+        })
+    }
+}
+
 /// Tables of `memc list`.
 const LISTS: [&str; 8] =
     ["devices", "losses", "optimizers", "ops", "passes", "planners", "rewrites", "rules"];

@@ -1,6 +1,6 @@
 //! `memc compile` of several sizes of a dimension.
 
-use memc::{BucketModel, Buckets, Error, Event, Model, Options, Watch, Workload};
+use memc::{BucketModel, Buckets, Error, Event, Model, Watch, Workload};
 use memc_ir::{Bytes, counted};
 use memc_plan::Plan;
 use serde_json::{Map, Value, json};
@@ -28,14 +28,7 @@ pub(crate) fn run(
         let watch: &dyn Watch = if models.is_empty() { progress } else { &quiet };
         models.push(BucketModel { model: Model::read(&workload, &args.target.target(), watch)?, name });
     }
-    let options = Options {
-        budget: args.gpu_mem,
-        host_memory: args.host_mem,
-        conv_workspace: args.conv_workspace,
-        search: args.search.search()?,
-        decisions: args.files.apply_file()?,
-        watch: progress,
-    };
+    let options = args.options(progress)?;
     let compiled = memc::compile_buckets(&models, &options)?;
     progress.stage("writing");
     let _writing = Writing::begin();

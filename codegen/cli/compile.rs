@@ -1,6 +1,6 @@
 //! `memc compile` and `memc estimate`.
 
-use memc::{Compiled, Error, Model, Options, SavedActivations, Work};
+use memc::{Compiled, Error, Model, SavedActivations, Work};
 use memc_ir::{Bytes, counted};
 use serde_json::json;
 
@@ -19,14 +19,7 @@ pub(crate) fn run(args: &Compile) -> Result<(), Failure> {
         return buckets::run(args, sizes, &progress);
     }
     let model = Model::read(&args.source.workload()?, &args.target.target(), &progress)?;
-    let options = Options {
-        budget: args.gpu_mem,
-        host_memory: args.host_mem,
-        conv_workspace: args.conv_workspace,
-        search: args.search.search()?,
-        decisions: args.files.apply_file()?,
-        watch: &progress,
-    };
+    let options = args.options(&progress)?;
     let compiled = memc::compile(&model, &options)?;
     progress.stage("writing");
     // The plan is what was asked for: once it is written, an interrupt leaves the rest time to say so.

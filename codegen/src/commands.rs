@@ -9,7 +9,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use memc_ir::{Code, Def, Id, Module, OpId, Slice, SlotId, Space, Stream, ValueId};
-use memc_plan::{Action, Command, Plan, Queue, StateRole};
+use memc_plan::{Action, Command, Plan, Queue};
 
 use crate::LowerError;
 use crate::tables::{Kernels, slice, value_slice};
@@ -39,7 +39,7 @@ pub(crate) fn emit(p: &mut Plan, m: &Module) -> Result<(), LowerError> {
     for stream in Stream::ALL.into_iter().filter(|&s| has_host_ops || s != Stream::HostCompute) {
         p.epilogue.extend(join(&mut p.events, Queue::Device(stream)));
     }
-    for (i, s) in p.states.iter().enumerate().filter(|(_, s)| s.role != StateRole::Const) {
+    for (i, s) in p.states.iter().enumerate().filter(|(_, s)| s.is_variable()) {
         p.epilogue.push(command(host, Action::Store { state: i as u32 }, &s.name));
     }
     Ok(())

@@ -11,7 +11,7 @@ use memc_plan::Plan;
 
 use crate::Error;
 use crate::jobs::{Job, own_name};
-use crate::state::{StateFile, is_variable, variables};
+use crate::state::{StateFile, variables};
 
 /// States of jobs that no device holds, and the steps that each job has done.
 #[derive(Debug, Default)]
@@ -68,7 +68,7 @@ impl Carried {
 
     /// Copies the state of a plan; `false` where no run has left it.
     pub(crate) fn write(&self, plan: &Plan, state: usize, out: &mut [u8]) -> Result<bool, Error> {
-        let name = plan.states.get(state).filter(|state| is_variable(state)).map(|state| &state.name);
+        let name = plan.states.get(state).filter(|state| state.is_variable()).map(|state| &state.name);
         let Some((_, bytes)) = name.and_then(|name| self.states.get(name)) else { return Ok(false) };
         if bytes.len() != out.len() {
             return Err(Error::Internal(format!("state {state} has {} bytes", bytes.len())));
@@ -79,7 +79,7 @@ impl Carried {
 
     /// Takes the state of a plan.
     pub(crate) fn take(&mut self, plan: &Plan, state: usize, bytes: &[u8]) {
-        let Some(state) = plan.states.get(state).filter(|state| is_variable(state)) else { return };
+        let Some(state) = plan.states.get(state).filter(|state| state.is_variable()) else { return };
         self.states.insert(state.name.clone(), (state.ty.clone(), bytes.to_vec()));
     }
 

@@ -210,7 +210,7 @@ fn shared(evaluation: &Plan, training: &Plan) -> Result<Vec<Option<usize>>, Stri
     let mut absent = Vec::new();
     for state in variables(evaluation) {
         let found = places.get(state.name.as_str()).and_then(|i| training.states.get(*i));
-        match found.filter(|found| crate::state::is_variable(found)) {
+        match found.filter(|found| found.is_variable()) {
             Some(found) if found.ty == state.ty => {}
             Some(found) => {
                 return Err(format!(
@@ -228,7 +228,7 @@ fn shared(evaluation: &Plan, training: &Plan) -> Result<Vec<Option<usize>>, Stri
         ));
     }
     let place = |state: &memc_plan::State| {
-        crate::state::is_variable(state).then(|| places.get(state.name.as_str()).copied()).flatten()
+        state.is_variable().then(|| places.get(state.name.as_str()).copied()).flatten()
     };
     Ok(evaluation.states.iter().map(place).collect())
 }

@@ -89,7 +89,7 @@ impl<'a> Initial<'a> {
         ty: &TensorType,
         out: &mut [u8],
     ) -> Result<(), Error> {
-        let entry = self.plan.plan().with_buckets().nth(bucket).and_then(|plan| plan.states.get(state));
+        let entry = self.plan.plan().bucket(bucket).and_then(|plan| plan.states.get(state));
         let Some(entry) = entry else {
             return Err(Error::Internal(format!("no state {state}")));
         };

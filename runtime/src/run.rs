@@ -22,7 +22,7 @@ use crate::{
     RefusedCall, Session, Stage, StateFile, StateWriter,
     cpu::{self, Cpu},
     gpu, memory, output,
-    state::{is_variable, list, state_files},
+    state::{list, state_files},
     verify,
     watch::Watch,
 };
@@ -579,7 +579,7 @@ fn finish(
         left.stepped(&jobs, done);
         carried.replace(left);
     }
-    if let Some((state, _)) = plan.states.iter().zip(&compared).find(|(s, seen)| is_variable(s) && !**seen)
+    if let Some((state, _)) = plan.states.iter().zip(&compared).find(|(s, seen)| s.is_variable() && !**seen)
         && shadow.is_some()
     {
         return Err(Error::Plan(format!("the plan's epilogue does not store `{}`", state.name)));

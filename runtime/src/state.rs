@@ -15,7 +15,7 @@ use std::{
 };
 
 use memc_ir::{DType, TensorType};
-use memc_plan::{Plan, State, StateRole};
+use memc_plan::{Plan, State};
 use memc_support::{FileKind, Replace};
 use safetensors::tensor::Metadata;
 use serde_json::{Map, Value, json};
@@ -38,12 +38,7 @@ const SOURCE: &str = "source";
 
 /// A plan's states that are not constants, in the plan's order.
 pub(crate) fn variables(plan: &Plan) -> impl Iterator<Item = &State> {
-    plan.states.iter().filter(|state| is_variable(state))
-}
-
-/// Whether a state is saved and compared. No step changes a constant.
-pub(crate) fn is_variable(state: &State) -> bool {
-    state.role != StateRole::Const
+    plan.states.iter().filter(|state| state.is_variable())
 }
 
 fn dtype_name(dtype: DType) -> &'static str {
@@ -366,7 +361,7 @@ impl StateWriter {
     /// Begins a file with the states of a job, or of all.
     fn begin(&mut self, path: &Path, plan: &Plan, job: Option<&Job>, metadata: Value) -> Result<(), Error> {
         let own = |name| job.map_or(Some(name), |job| job.own_name(name));
-        let variables = plan.states.iter().enumerate().filter(|(_, state)| is_variable(state));
+        let variables = plan.states.iter().enumerate().filter(|(_, state)| state.is_variable());
         let mut states: Vec<_> =
             variables.filter_map(|(i, state)| Some((i, own(state.name.as_str())?, &state.ty))).collect();
         // Wide elements come first, so that every tensor is aligned to its elements.

@@ -196,7 +196,7 @@ impl<'a> Steps<'a> {
             is_whole
         });
         if let Some(path) = traced {
-            let plan = self.trace.file.plan().with_buckets().nth(session.last_bucket());
+            let plan = self.trace.file.plan().bucket(session.last_bucket());
             let plan = plan.unwrap_or(self.trace.file.plan());
             result = result.and(write_trace(path, plan, self.trace.device, spans));
         }
@@ -211,7 +211,7 @@ impl<'a> Steps<'a> {
         let Some(shadow) = shadow else { return Ok(()) };
         shadow.step()?;
         let when = format!("after step {}", session.steps_done());
-        let plan = self.trace.file.plan().with_buckets().nth(session.last_bucket());
+        let plan = self.trace.file.plan().bucket(session.last_bucket());
         let (Some(plan), Some(program)) = (plan, session.program()) else { return Ok(()) };
         for (i, (output, ty)) in plan.outputs.iter().zip(&program.types.outputs).enumerate() {
             verify::same("output", &output.name, &when, ty, session.output(i), shadow.output(i))?;

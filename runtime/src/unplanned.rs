@@ -9,7 +9,7 @@
 use std::collections::BTreeMap;
 
 use memc_ir::{Def, Id, Module, OpId, Phase, TensorType, ValueId};
-use memc_plan::{Action, Command, Kernel, Plan, Queue, Slice, StateRole};
+use memc_plan::{Action, Command, Kernel, Plan, Queue, Slice};
 
 use crate::Error;
 
@@ -60,7 +60,7 @@ fn unplanned(of: &Plan, begin: (u64, u64)) -> Result<Plan, Error> {
     plan.prologue =
         states.clone().zip(&plan.states).map(|(state, _)| on(Queue::Host, Action::Load { state })).collect();
     plan.body = body;
-    let stored = states.zip(&plan.states).filter(|(_, s)| s.role != StateRole::Const);
+    let stored = states.zip(&plan.states).filter(|(_, s)| s.is_variable());
     plan.epilogue = stored.map(|(state, _)| on(Queue::Host, Action::Store { state })).collect();
     Ok(plan)
 }
@@ -114,7 +114,7 @@ impl Maker {
     fn tables(&mut self, module: &Module, begin: u64) -> Result<(), Error> {
         for index in 0..self.plan.states.len() {
             let Some(state) = self.plan.states.get(index) else { continue };
-            if state.role == StateRole::Const {
+            if !state.is_variable() {
                 self.dev = self.dev.max(begin);
             }
             let value = named(module, "state", &state.name, &state.ty)?;

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use memc_plan::{PlanFile, StateRole};
+use memc_plan::PlanFile;
 use memc_runtime::{Pad, Program, RunOptions, run as run_plan};
 
 use crate::support::{Losses, Ran, json, memc_fails, memc_ok, number, put, run, verified};
@@ -91,7 +91,7 @@ fn lengths_change_from_step_to_step() {
         let masks: Vec<_> = plans
             .iter()
             .map(|plan| {
-                let mask = plan.states.iter().find(|s| s.role == StateRole::Const && s.name == "causal");
+                let mask = plan.states.iter().find(|s| !s.is_variable() && s.name == "causal");
                 mask.unwrap().resident
             })
             .collect();

@@ -13,7 +13,7 @@
 use std::collections::BTreeMap;
 
 use memc_ir::{Module, Slice, Stream};
-use memc_plan::{Action, Command, Init, Plan, Queue, Section, State, StateRole};
+use memc_plan::{Action, Command, Init, Plan, Queue, Section, State};
 
 use crate::{CheckError, CheckErrors, MAX_ERRORS, Report, Site, check};
 
@@ -49,7 +49,7 @@ pub fn check_buckets(sources: &[Module], plan: &Plan) -> Result<Vec<Report>, Buc
     }
     let kept: Vec<Kept> = plans.iter().map(|plan| Kept::of(plan)).collect();
     let has_shadows = !shadows(plan).is_empty();
-    for (bucket, (source, of)) in sources.iter().zip(&plans).enumerate() {
+    for (bucket, ((source, of), own)) in sources.iter().zip(&plans).zip(&kept).enumerate() {
         let mut errors = differing(plan, of);
         errors.extend(other_commands(of));
         if !errors.is_empty() {
@@ -60,7 +60,7 @@ pub fn check_buckets(sources: &[Module], plan: &Plan) -> Result<Vec<Report>, Buc
         }
         let others = kept.iter().enumerate().filter(|(other, _)| *other != bucket);
         let errors: Vec<CheckError> =
-            others.flat_map(|(other, kept)| kept.disturbed(of, other)).take(MAX_ERRORS).collect();
+            others.flat_map(|(other, kept)| kept.disturbed((of, own), other)).take(MAX_ERRORS).collect();
         if !errors.is_empty() {
             return Err(fail(bucket, errors));
         }
@@ -68,13 +68,9 @@ pub fn check_buckets(sources: &[Module], plan: &Plan) -> Result<Vec<Report>, Buc
     Ok(reports)
 }
 
-fn is_variable(state: &State) -> bool {
-    state.role != StateRole::Const
-}
-
 /// Variable states of a bucket that are not those of the plan.
 fn differing(plan: &Plan, bucket: &Plan) -> Vec<CheckError> {
-    let variables = |of: &Plan| of.states.iter().filter(|state| is_variable(state)).count();
+    let variables = |of: &Plan| of.states.iter().filter(|state| state.is_variable()).count();
     let counts = [variables(plan), variables(bucket)];
     if counts[0] != counts[1] {
         let what = format!("{} variable states where the plan has {}", counts[1], counts[0]);
@@ -82,7 +78,7 @@ fn differing(plan: &Plan, bucket: &Plan) -> Vec<CheckError> {
     }
     let pairs = plan.states.iter().zip(&bucket.states);
     let is_other = |a: &State, b: &State| a != b || plan.host_shadow(a) != bucket.host_shadow(b);
-    let differ = pairs.filter(|(a, b)| (is_variable(a) || is_variable(b)) && is_other(a, b));
+    let differ = pairs.filter(|(a, b)| (a.is_variable() || b.is_variable()) && is_other(a, b));
     let error = |(_, state): (&State, &State)| CheckError::BadState {
         at: format!("state `{}`", state.name),
         what: "it is another than in the plan, or elsewhere".to_owned(),
@@ -118,7 +114,7 @@ fn site(section: Section, index: usize, command: &Command) -> Site {
 
 /// Host shadows of variable states, with their resident slots.
 fn shadows(plan: &Plan) -> Vec<(Slice, Slice)> {
-    let variables = plan.states.iter().filter(|state| is_variable(state));
+    let variables = plan.states.iter().filter(|state| state.is_variable());
     variables.filter_map(|state| Some((state.resident, plan.host_shadow(state)?))).collect()
 }
 
@@ -149,7 +145,7 @@ struct Kept<'a>(BTreeMap<(memc_ir::Space, u64), (Slice, &'a State)>);
 
 impl<'a> Kept<'a> {
     fn of(plan: &'a Plan) -> Kept<'a> {
-        let constants = plan.states.iter().filter(|state| !is_variable(state));
+        let constants = plan.states.iter().filter(|state| !state.is_variable());
         let slices = constants.flat_map(|state| {
             let places = std::iter::once(state.resident).chain(plan.host_shadow(state));
             places.filter(|slice| slice.bytes > 0).map(move |slice| (slice, state))
@@ -166,8 +162,7 @@ impl<'a> Kept<'a> {
 
     /// Commands of another plan that write there. That plan is right to write its own constant, which ends
     /// each step in its bytes.
-    fn disturbed(&self, plan: &Plan, owner: usize) -> Vec<CheckError> {
-        let own = Kept::of(plan);
+    fn disturbed(&self, (plan, own): (&Plan, &Kept<'_>), owner: usize) -> Vec<CheckError> {
         let is_own = |kept: &Slice, state: &State| {
             let same = own.0.get(&(kept.space, kept.offset));
             same.is_some_and(|(slice, own)| slice == kept && is_same(own, state))

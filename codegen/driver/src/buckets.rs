@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use memc_alloc::Options as Layout;
 use memc_codegen::{Lowered, lower};
 use memc_ir::{Bytes, Module, TensorType};
-use memc_plan::{Plan, StateRole};
+use memc_plan::Plan;
 use memc_planner::{Decisions, Resident, Schedule, evaluate_with, replay};
 
 use crate::candidate::{Candidate, HostOps};
@@ -193,7 +193,7 @@ impl Constants {
             memc_plan::Init::Data { hash, .. } => hash,
             _ => [0; 32],
         };
-        state.role != StateRole::Const || self.shared.contains(&(state.name.clone(), state.ty.clone(), hash))
+        state.is_variable() || self.shared.contains(&(state.name.clone(), state.ty.clone(), hash))
     }
 }
 

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use memc_check::{BucketErrors, CheckErrors};
 use memc_ir::{Init, Module, parse, print};
-use memc_plan::{Plan, PlanFile, StateRole};
+use memc_plan::{Plan, PlanFile};
 
 use crate::device;
 use crate::error::Error;
@@ -53,7 +53,7 @@ pub fn check(plan: &Plan, against: Option<&Against>) -> Result<Result<memc_check
         });
     }
     Ok(memc_check::check_buckets(&graphs, plan).map(together).map_err(|BucketErrors { bucket, errors }| {
-        let of = graphs.get(bucket).zip(plan.with_buckets().nth(bucket));
+        let of = graphs.get(bucket).zip(plan.bucket(bucket));
         let hint = of.zip(against).and_then(|((graph, plan), against)| hint(against, graph, plan));
         Rejection { errors, hint, bucket }
     }))
@@ -142,7 +142,7 @@ fn hint(against: &Against, graph: &Module, plan: &Plan) -> Option<String> {
         .chain(graph.inputs.values().map(|i| i.value))
         .filter_map(values)
         .collect();
-    let states = plan.states.iter().filter(|s| s.role != StateRole::Const).map(|s| (s.name.as_str(), &s.ty));
+    let states = plan.states.iter().filter(|s| s.is_variable()).map(|s| (s.name.as_str(), &s.ty));
     let of_plan: BTreeSet<_> = states.chain(plan.inputs.iter().map(|i| (i.name.as_str(), &i.ty))).collect();
     let same = of_plan.intersection(&of_graph).count();
     if same.saturating_mul(2) < of_plan.len().min(of_graph.len()) {

@@ -2,7 +2,7 @@
 
 use memc_ir::TensorType;
 
-use crate::{Feed, Input, MAX_BUCKETS, Output, Plan, PlanError, State, StateRole};
+use crate::{Feed, Input, MAX_BUCKETS, Output, Plan, PlanError, State};
 
 impl Plan {
     /// Checks the number of buckets, the rules that go beyond those of a plan by itself, and then those.
@@ -17,9 +17,9 @@ impl Plan {
         if self.tuning.is_some() {
             return Err(tuned());
         }
-        let first = self.states.iter().position(|state| !is_variable(state));
+        let first = self.states.iter().position(|state| !state.is_variable());
         let (variables, constants) = self.states.split_at(first.unwrap_or(self.states.len()));
-        if let Some(state) = constants.iter().find(|state| is_variable(state)) {
+        if let Some(state) = constants.iter().find(|state| state.is_variable()) {
             let what = "it follows a constant; in a plan with buckets, constants come last";
             return Err(PlanError::invalid(format!("state `{}`", state.name), what));
         }
@@ -58,7 +58,7 @@ impl Plan {
                 None => return Err(wrong(state, "the plan has it, and the bucket does not".to_owned())),
             }
         }
-        if let Some(state) = bucket.states.iter().skip(variables.len()).find(|state| is_variable(state)) {
+        if let Some(state) = bucket.states.iter().skip(variables.len()).find(|state| state.is_variable()) {
             return Err(wrong(state, "it is no constant, and the plan does not have it".to_owned()));
         }
         let inputs = self.inputs.iter().zip(&bucket.inputs);
@@ -99,10 +99,6 @@ fn is_like(a: &Input, b: &Input) -> bool {
         _ => false,
     };
     same && a.name == b.name && may_differ(&a.ty, &b.ty)
-}
-
-fn is_variable(state: &State) -> bool {
-    state.role != StateRole::Const
 }
 
 fn tuned() -> PlanError {

@@ -142,7 +142,7 @@ impl PlanFile {
     /// for states without [`Init::Data`] and indices out of range. Lengths and hashes were verified on
     /// opening.
     pub fn data(&self, bucket: usize, state: usize) -> &[u8] {
-        let state = self.plan.with_buckets().nth(bucket).and_then(|plan| plan.states.get(state));
+        let state = self.plan.bucket(bucket).and_then(|plan| plan.states.get(state));
         match state.map(|state| &state.init) {
             Some(Init::Data { offset, bytes, .. }) => {
                 data_at(&self.map, self.data_start, *offset, *bytes).unwrap_or_default()

@@ -2,7 +2,7 @@
 
 use memc_ir::{Slice, Space};
 
-use crate::{Action, Claims, Command, Meta, Plan, State};
+use crate::{Action, Claims, Command, Meta, Plan, State, StateRole};
 
 /// One of a plan's three command lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -120,10 +120,22 @@ impl Meta {
     }
 }
 
+impl State {
+    /// Whether it is saved and compared. No step changes a constant.
+    pub fn is_variable(&self) -> bool {
+        self.role != StateRole::Const
+    }
+}
+
 impl Plan {
     /// The plan itself, then its buckets.
     pub fn with_buckets(&self) -> impl Iterator<Item = &Plan> {
         std::iter::once(self).chain(&self.buckets)
+    }
+
+    /// The bucket with an index; 0 is the plan itself.
+    pub fn bucket(&self, index: usize) -> Option<&Plan> {
+        self.with_buckets().nth(index)
     }
 
     /// Names of the plan and its buckets by the sizes that are not the same in all, as `seq=128`; empty ones

@@ -43,14 +43,14 @@ const HOST: usize = Queue::Host.index();
 /// Entry of a queue.
 #[derive(Clone, Copy)]
 enum Item {
-    Command(Place),
+    Command(Position),
     Record,
     Wait(Ticket),
 }
 
-/// Place of a command.
+/// A command by its bucket, section and index.
 #[derive(Clone, Copy)]
-struct Place {
+struct Position {
     /// Index of its program.
     bucket: usize,
     section: Section,
@@ -119,7 +119,7 @@ impl Shared {
     }
 
     /// The next command of a stream, once its turn has come; `None` when the stream is to end.
-    fn next(&self, stream: usize) -> Option<Place> {
+    fn next(&self, stream: usize) -> Option<Position> {
         let mut board = self.lock();
         loop {
             if board.stopped {
@@ -312,7 +312,7 @@ impl Streams {
         let program = self.part()?.program.clone();
         let Some(command) = program.section(section).get(index) else { return Ok(()) };
         let stream = command.queue.index();
-        let item = Item::Command(Place { bucket: self.bucket, section, index });
+        let item = Item::Command(Position { bucket: self.bucket, section, index });
         match command.action {
             Action::Record(event) => {
                 let ticket = self.record(stream)?;
@@ -447,7 +447,7 @@ struct Worker {
 
 /// Runs the commands of a stream until it is to end. There is a worker for each program.
 fn drain(shared: &Shared, queue: usize, mut workers: Vec<Worker>, mut delays: Option<Delays>) {
-    while let Some(Place { bucket, section, index }) = shared.next(queue) {
+    while let Some(Position { bucket, section, index }) = shared.next(queue) {
         if let Some(delay) = delays.as_mut().and_then(Delays::next) {
             thread::sleep(delay);
         }

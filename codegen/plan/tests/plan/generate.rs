@@ -215,7 +215,7 @@ pub(crate) fn valid(u: &mut Unstructured<'_>) -> Result<(Plan, Blobs)> {
     let buckets = if u.ratio(1, 3)? { u.int_in_range(1..=3)? } else { 0 };
     if buckets > 0 {
         plan.tuning = None;
-        plan.states.sort_by_key(|state| state.role == StateRole::Const);
+        plan.states.sort_by_key(|state| !state.is_variable());
     }
     for (index, state) in plan.states.iter_mut().enumerate() {
         fit(&mut state.resident);
