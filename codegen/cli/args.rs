@@ -267,7 +267,7 @@ pub(crate) struct Compile {
 }
 
 impl Compile {
-    /// What the planner is asked for.
+    /// The options of the compiler.
     pub(crate) fn options<'w>(&self, watch: &'w dyn memc::Watch) -> Result<memc::Options<'w>, memc::Error> {
         Ok(memc::Options {
             budget: self.gpu_mem,

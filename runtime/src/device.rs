@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use memc_plan::{Section, Span};
 
-use crate::{Error, Program, Programs, RefusedCall};
+use crate::{Decided, Error, Program, Programs, RefusedCall};
 
 /// A machine that executes programs.
 pub trait Device {
@@ -89,6 +89,11 @@ pub trait Executor {
     /// # Errors
     /// The first error of any stream.
     fn synchronize(&mut self) -> Result<(), Error>;
+
+    /// Decisions of the last body, where the device decides while it runs.
+    fn decided(&self) -> Option<Decided> {
+        None
+    }
 
     /// Notes for the user on how the program runs here.
     fn notes(&self) -> &[String] {

@@ -4,6 +4,7 @@ mod carried;
 mod clock;
 pub mod cpu;
 mod device;
+mod dynamic;
 mod ends;
 mod error;
 mod evaluation;
@@ -34,6 +35,7 @@ mod watch;
 
 pub use carried::Carried;
 pub use device::{Device, Executor, HostSide};
+pub use dynamic::{Counts, Decided, DynamicOptions, Policy};
 pub use error::{Defect, Error, INTERRUPTED};
 pub use evaluation::EvaluationOptions;
 pub use feed::{FeedOptions, Feeder, InputSource, Pad, TokenType};

@@ -21,6 +21,7 @@ use crate::{
     Carried, Device, Error, FeedOptions, Feeder, Initial, InputSource, Pad, Program, Programs, Rate,
     RefusedCall, Session, Stage, StateFile, StateWriter,
     cpu::{self, Cpu},
+    dynamic::{self, Decided, Dynamic, DynamicOptions},
     gpu, memory, output,
     state::{list, state_files},
     verify,
@@ -80,6 +81,8 @@ pub struct RunOptions {
     pub trace: Option<PathBuf>,
     /// Measuring of kernels in service.
     pub measure: Option<MeasureOptions>,
+    /// Run the unplanned step with decisions while it runs, in place of the plan.
+    pub dynamic: Option<DynamicOptions>,
     /// Device to run on.
     pub device: DeviceName,
     /// Issue every command of every step, on a device that would capture and replay them.
@@ -137,6 +140,8 @@ pub struct Report {
     pub refused: Vec<RefusedCall>,
     /// Kernels with the times that were measured in service.
     pub kernels: Vec<Op>,
+    /// Decisions of the last step, where they were made while it ran.
+    pub decided: Option<Decided>,
 }
 
 /// Refuses what is for a GPU on the CPU device.
@@ -160,7 +165,10 @@ pub(crate) fn require_gpu(
 /// # Errors
 /// Any [`Error`]. A file to save to is then what it was.
 pub fn run(file: &PlanFile, options: &RunOptions, watch: &mut dyn Watch) -> Result<Report, Error> {
-    let report = on_device(options, &mut |device| run_on(device, file, options, watch))?;
+    let report = match options.dynamic {
+        Some(dynamic) => run_on(&Dynamic::new(dynamic, file.plan(), options)?, file, options, watch)?,
+        None => on_device(options, &mut |device| run_on(device, file, options, watch))?,
+    };
     if let Some(path) = options.measure.as_ref().and_then(|measure| measure.profile.as_deref())
         && !report.kernels.is_empty()
     {
@@ -234,7 +242,7 @@ fn whole_run(
     carried: Option<&mut Carried>,
     watch: &mut dyn Watch,
 ) -> Result<Report, Error> {
-    let plan = file.plan();
+    let plan = &*dynamic::plan(file.plan(), options.dynamic)?;
     watch.stage(Stage::Before("proving the schedule"));
     let programs = Programs::new(plan)?;
     let program = programs.first()?.clone();
@@ -294,7 +302,7 @@ fn whole_run(
     tell_what_is_missing(options, steps, most, watch);
     let outputs = last_outputs(&session, outputs);
     let save = options.save.as_deref().filter(|_| steps > 0 || most == 0);
-    let (done, refused) = (session.steps_done(), session.refused().to_vec());
+    let (done, refused, decided) = (session.steps_done(), session.refused().to_vec(), session.decided());
     let kernels = run.observed.as_ref().map_or_else(Vec::new, |observed| observed.ops(&program));
     finish(session, shadow.map(|shadow| (shadow, &*program)), plan, save, carried)?;
     save.iter().for_each(|path| watch.saved(path, done));
@@ -312,6 +320,7 @@ fn whole_run(
         means,
         refused,
         kernels,
+        decided: decided.filter(|_| steps > 0),
     })
 }
 

@@ -9,7 +9,7 @@ use crate::ends::{self, Outputs};
 use crate::jobs;
 use crate::state::Saved;
 use crate::{
-    Device, Error, Executor, Feeder, HostSide, Initial, Program, Programs, RefusedCall, StateWriter,
+    Decided, Device, Error, Executor, Feeder, HostSide, Initial, Program, Programs, RefusedCall, StateWriter,
 };
 
 /// Takes the bytes of the state with an index.
@@ -158,6 +158,11 @@ impl<'a> Session<'a> {
     /// Notes for the user on how the program runs on the device.
     pub fn notes(&self) -> &[String] {
         self.executor.notes()
+    }
+
+    /// Decisions of the last step, where the device decides while it runs.
+    pub(crate) fn decided(&self) -> Option<Decided> {
+        self.executor.decided()
     }
 
     /// Calls that the device's libraries refused.

@@ -15,6 +15,7 @@ mod client;
 mod copies;
 mod damage;
 mod devices;
+mod dynamic;
 mod evaluation;
 mod gpu;
 mod handling;

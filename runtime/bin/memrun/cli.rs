@@ -9,8 +9,8 @@ use std::{
 use clap::{Args, Parser, Subcommand};
 use memc_gpu::{LibraryOptions, Rounding};
 use memc_runtime::{
-    DeviceName, Epochs, Error, EvaluationOptions, InputSource, MeasureOptions, Pad, ProfileOptions, Rate,
-    RunOptions, Stages, TuneOptions, cpu,
+    DeviceName, DynamicOptions, Epochs, Error, EvaluationOptions, InputSource, MeasureOptions, Pad, Policy,
+    ProfileOptions, Rate, RunOptions, Stages, TuneOptions, cpu,
     serve::{ServeOptions, ServedPlan},
 };
 use memc_support::{check_clash, is_same_file};
@@ -145,6 +145,14 @@ pub(crate) struct Cli {
     /// Run the unplanned graph beside the plan, and compare every output and state bit for bit
     #[arg(hide_short_help = true, long)]
     verify: bool,
+    /// Run the model without its plan: while it runs, decide which tensors are copied to host memory or
+    /// computed again, as DELTA or DTR does. Nothing is proved ahead; on the CPU device alone
+    #[arg(hide_short_help = true, long, value_name = "delta|delta-lru|delta-greedy|dtr")]
+    dynamic: Option<Policy>,
+    /// Device memory of a run with --dynamic, such as 4G [default: that of the plan]
+    #[arg(hide_short_help = true, long, value_name = "SIZE", requires = "dynamic")]
+    #[arg(value_parser = host_memory)]
+    gpu_mem: Option<u64>,
     /// Device to run on: cpu, cuda, or cuda:N for the GPU with a number of `memrun devices`
     #[arg(long, value_name = "DEVICE", default_value = "cpu", value_parser = device)]
     device: DeviceName,
@@ -541,6 +549,7 @@ impl Cli {
                 .measure
                 .clone()
                 .map(|profile| MeasureOptions { every: self.measure_every, profile: Some(profile) }),
+            dynamic: self.dynamic.map(|policy| DynamicOptions { policy, gpu_mem: self.gpu_mem }),
             device: self.device,
             no_graph: self.no_graph,
             cpu: cpu::Options {

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use memc_ir::{Bytes, counted};
 use memc_plan::PlanFile;
-use memc_runtime::{Error, Profile, RefusedCall, Report};
+use memc_runtime::{Decided, Error, Profile, RefusedCall, Report};
 use serde_json::{Map, Value, json};
 
 use crate::cli::Cli;
@@ -32,6 +32,7 @@ pub(crate) fn done(cli: &Cli, file: &PlanFile, progress: &Progress, report: &Rep
         object.insert("saved".to_owned(), json!(progress.saved));
         object.insert("refused".to_owned(), report.refused.iter().map(refused).collect());
         object.insert("profile".to_owned(), json!(cli.measure().filter(|_| !report.kernels.is_empty())));
+        object.extend(report.decided.iter().map(|decided| ("dynamic".to_owned(), dynamic(decided))));
         if file.plan().meta.is_evaluation() && !progress.infers {
             object.insert("means".to_owned(), means_json(&report.means));
         }
@@ -65,12 +66,29 @@ pub(crate) fn done(cli: &Cli, file: &PlanFile, progress: &Progress, report: &Rep
         print(&format!("{path}: {kernels} measured; memc compile --device {path} plans with their times\n"));
     }
     let meta = &file.plan().meta;
-    let last = format!(
-        "memrun: {verdict}{warning} peak={}/{}{step}{verified}\n",
-        compact(meta.dev_bytes),
-        compact(meta.budget_bytes),
-    );
+    let (peak, budget) = match &report.decided {
+        Some(decided) => (decided.counts.peak_bytes, decided.arena_bytes),
+        None => (meta.dev_bytes, meta.budget_bytes),
+    };
+    report.decided.iter().for_each(|decided| note(&decided.to_string()));
+    let (peak, budget) = (compact(peak), compact(budget));
+    let last = format!("memrun: {verdict}{warning} peak={peak}/{budget}{step}{verified}\n");
     print(&last).max(progress.missing())
+}
+
+/// Decisions of a step that were made while it ran.
+fn dynamic(decided: &Decided) -> Value {
+    let counts = &decided.counts;
+    json!({
+        "policy": decided.policy.name(),
+        "arena_bytes": decided.arena_bytes,
+        "peak_bytes": counts.peak_bytes,
+        "dropped": counts.dropped,
+        "run_again": counts.again,
+        "copied_out_bytes": counts.out_bytes,
+        "copied_in_bytes": counts.in_bytes,
+        "moved_bytes": counts.moved_bytes,
+    })
 }
 
 /// A call that a library refused.

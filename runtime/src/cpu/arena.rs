@@ -2,11 +2,13 @@
 //!
 //! Contract: each own arena is one allocation of exactly the size asked for, aligned to a cache line, whose
 //! pages are touched before use. The functions that give out slices check bounds themselves. That no two
-//! threads hold overlapping slices, one of them mutable, is the program's doing, not theirs: see the `SAFETY`
+//! threads hold overlapping slices, one of them mutable, is the caller's doing, not theirs: see the `SAFETY`
 //! comments.
 //!
 //! The functions are to be called for the places of one command of a [`crate::Program`], from the thread of
-//! the command's stream, in the order that the program's events prescribe.
+//! the command's stream, in the order that the program's events prescribe. A device that decides while it
+//! runs calls them after `Copies::settle` for these places; its copy threads, for the copies that were issued
+//! to them.
 
 use std::{
     alloc::{Layout, alloc, dealloc},
@@ -29,7 +31,7 @@ pub(crate) struct Arenas {
 
 impl Arenas {
     /// Reserves both arenas and fills them with `fill`.
-    pub(super) fn reserve(dev_bytes: usize, host_bytes: usize, fill: u8) -> Result<Arenas, Error> {
+    pub(crate) fn reserve(dev_bytes: usize, host_bytes: usize, fill: u8) -> Result<Arenas, Error> {
         let reserve = |bytes, what: &str| {
             Arena::reserve(bytes, fill).ok_or_else(|| {
                 Error::Memory(format!(
@@ -61,23 +63,26 @@ impl Arenas {
 
     /// The bytes of a place that the current command reads and no running command writes.
     #[allow(unsafe_code, reason = "slices of the arenas are given out by offset")]
-    pub(super) fn read(&self, place: Place) -> &[u8] {
+    pub(crate) fn read(&self, place: Place) -> &[u8] {
         let start = self.arena(place.space).at(place);
         // SAFETY: `at` has checked that the place is within the arena, whose bytes are initialised.
         // `Program::new` has proved that commands which write any of these bytes are ordered before or after
-        // the current command by the streams' order and events, and the streams keep that order.
+        // the current command by the streams' order and events, and the streams keep that order. Without such
+        // a program, copies in flight that write them have been waited for.
         unsafe { slice::from_raw_parts(start, place.len) }
     }
 
     /// The bytes of a place that the current command writes and no other running command touches.
     #[allow(unsafe_code, reason = "slices of the arenas are given out by offset")]
     #[allow(clippy::mut_from_ref, reason = "exclusive access is proved by the program, see SAFETY")]
-    pub(super) fn write(&self, place: Place) -> &mut [u8] {
+    pub(crate) fn write(&self, place: Place) -> &mut [u8] {
         let start = self.arena(place.space).at(place);
         // SAFETY: `at` has checked that the place is within the arena, whose bytes are initialised.
         // `Program::new` has proved that commands which touch any of these bytes are ordered before or after
         // the current command by the streams' order and events, which the streams keep, and that the places
-        // which one command writes are disjoint from each other and from those it reads.
+        // which one command writes are disjoint from each other and from those it reads. Without such a
+        // program, the places come from one list of free bytes, and copies in flight that touch them have
+        // been waited for.
         unsafe { slice::from_raw_parts_mut(start, place.len) }
     }
 

@@ -10,7 +10,7 @@ use crate::program::{Action, Launch, Place, Source};
 use crate::{Error, Program};
 
 /// Value of undefined bytes in checking mode: NaN in floats, -1 in integers.
-pub(super) const POISON: u8 = 0xff;
+pub(crate) const POISON: u8 = 0xff;
 
 /// Runs the commands of one stream.
 pub(crate) struct Runner {

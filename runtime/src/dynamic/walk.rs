@@ -1,0 +1,300 @@
+//! The walk of a step, op by op.
+
+use std::sync::Arc;
+
+use memc_plan::Section;
+use rayon::ThreadPool;
+
+use super::copies::Direction;
+use super::flow::{Tensor, internal};
+use super::memory::Memory;
+use super::policy::{Leaves, Policy};
+use crate::cpu::exec::Runner;
+use crate::cpu::{arena::Arenas, guarded};
+use crate::program::{Action, Launch, Place, Source};
+use crate::{Error, HostSide, Program};
+
+/// Weight of the newest time of an op in its average.
+const ALPHA: f64 = 0.25;
+
+/// Ops that a step runs again at most, for each of its ops.
+const AGAIN: u64 = 64;
+
+/// A step that is walked.
+pub(super) struct Walk {
+    pub(super) policy: Policy,
+    pub(super) program: Arc<Program>,
+    pub(super) memory: Memory,
+    pub(super) arenas: Arc<Arenas>,
+    pub(super) runner: Runner,
+    pub(super) pool: Arc<ThreadPool>,
+    /// Slots of the inputs in host memory.
+    pub(super) slots: Vec<Place>,
+    /// Slots of the outputs in host memory.
+    pub(super) results: Vec<Place>,
+    /// Bytes of the states.
+    pub(super) fixed: usize,
+    /// Tensors that came back ahead of their use, with the op that reads them.
+    pub(super) ahead: Vec<(Tensor, usize)>,
+}
+
+impl Walk {
+    /// Runs one step.
+    pub(super) fn step(&mut self, host: &mut dyn HostSide) -> Result<(), Error> {
+        self.memory.begin();
+        self.ahead.clear();
+        for input in self.memory.flow.writes.clone() {
+            let Some(&slot) = self.slots.get(input) else { continue };
+            self.memory.copies.settle(slot, true)?;
+            host.write(input, self.arenas.write(slot))?;
+        }
+        let ops = self.memory.flow.ops.len();
+        for op in 0..ops {
+            let goal = self.policy.goal(&self.memory, self.fixed, op);
+            while self.memory.device.used() > goal && self.evict(op)? {}
+            self.run(op, op, false)?;
+            self.memory.release_kept(op.saturating_add(1))?;
+        }
+        for (tensor, dst) in self.memory.flow.outputs.clone() {
+            let src = self.bring(tensor, ops)?;
+            self.memory.copies.settle(dst, true)?;
+            self.memory.copies.issue(Direction::Out, src, dst)?;
+            self.memory.unpin(tensor)?;
+        }
+        self.carry()?;
+        for output in self.memory.flow.reads.clone() {
+            let Some(&slot) = self.results.get(output) else { continue };
+            self.memory.copies.settle(slot, false)?;
+            host.read(output, self.arenas.read(slot))?;
+        }
+        Ok(())
+    }
+
+    /// Brings the states' next values to their places.
+    fn carry(&mut self) -> Result<(), Error> {
+        let next = self.memory.flow.next.clone();
+        let end = self.memory.flow.ops.len();
+        let mut kept = Vec::new();
+        for (state, &tensor) in next.iter().enumerate() {
+            let Some(&home) = self.memory.homes.get(state) else { continue };
+            let src = self.bring(tensor, end)?;
+            if src != home {
+                self.memory.copies.settle(src, false)?;
+                kept.push((home, self.arenas.read(src).to_vec()));
+            }
+            self.memory.unpin(tensor)?;
+        }
+        // States may trade places: no value is written before all are read.
+        for (home, bytes) in kept {
+            self.memory.copies.settle(home, true)?;
+            self.arenas.write(home).copy_from_slice(&bytes);
+        }
+        self.memory.end()
+    }
+
+    /// Runs an op for the first time in a step, or `again` on the way to the op `at`.
+    fn run(&mut self, op: usize, at: usize, again: bool) -> Result<(), Error> {
+        let entry = self.memory.flow.ops.get(op).ok_or_else(|| internal("an op that there is not"))?;
+        let (operands, results) = (entry.operands.clone(), entry.results.clone());
+        for &operand in &operands {
+            self.bring(operand, at)?;
+        }
+        let (launch, replaced) = self.placed(op, at, again)?;
+        if !again {
+            self.prefetch(at)?;
+        }
+        for &operand in &operands {
+            self.memory.copies.settle(self.memory.place(operand)?, false)?;
+        }
+        let (places, workspace) = (launch.results.clone(), launch.workspace);
+        for &place in places.iter().chain([&workspace]) {
+            self.memory.copies.settle(place, true)?;
+        }
+        self.launch(op, launch)?;
+        self.memory.give(workspace);
+        for (&result, place) in results.iter().zip(places) {
+            let state = replaced.iter().find(|(_, next)| *next == result);
+            match state {
+                Some(&(state, _)) => self.memory.replace(state, result)?,
+                // A result that is there has the same bits.
+                None if self.memory.is_here(result) => self.memory.give(place),
+                None => self.memory.put(result, place)?,
+            }
+        }
+        for &operand in &operands {
+            self.memory.touch(operand);
+            self.memory.unpin(operand)?;
+        }
+        // A tensor that came back for another one stays: the next may be made of it, too.
+        let dead = operands.iter().chain(&results).filter(|_| !again);
+        dead.copied().try_for_each(|tensor| self.memory.release_dead(tensor, at.saturating_add(1)))
+    }
+
+    /// The launch of an op whose operands are there, and the states whose bytes it overwrites, each with its
+    /// next value.
+    fn placed(
+        &mut self,
+        op: usize,
+        at: usize,
+        again: bool,
+    ) -> Result<(Launch, Vec<(Tensor, Tensor)>), Error> {
+        let entry = self.memory.flow.ops.get(op).ok_or_else(|| internal("an op that there is not"))?;
+        let (operands, results) = (entry.operands.clone(), entry.results.clone());
+        let (kernel, needs, label) = (entry.kernel, entry.workspace, entry.label.clone());
+        let fed_by = entry.fed_by.clone();
+        let mut shared = Vec::new();
+        for (j, &result) in results.iter().enumerate().filter(|_| !again) {
+            let Some((state, home)) = self.memory.overwritten(result, op)? else { continue };
+            let mut reads = operands.iter().enumerate().filter(|(_, operand)| **operand == state);
+            if let (Some((i, _)), None) = (reads.next(), reads.next())
+                && self.may_share(kernel, (i, j))
+            {
+                shared.push((i, j, home));
+            }
+        }
+        let sizes: Vec<usize> = results.iter().map(|&result| self.memory.bytes(result)).collect();
+        let sizes = sizes.iter().enumerate().map(|(j, &bytes)| match shared.iter().find(|s| s.1 == j) {
+            Some(&(_, _, home)) => Err(home),
+            None => Ok(bytes),
+        });
+        let mut places = self.rooms(&sizes.chain([Ok(needs)]).collect::<Vec<_>>(), at, &label)?;
+        let workspace = places.pop().ok_or_else(|| internal("an op without a workspace"))?;
+        let mut sources = Vec::with_capacity(operands.len());
+        for (i, &operand) in operands.iter().enumerate() {
+            sources.push(match shared.iter().find(|s| s.0 == i) {
+                Some(&(_, j, _)) => Source::Result(j),
+                None => Source::Place(self.memory.place(operand)?),
+            });
+        }
+        let pair = |&(i, j, _): &(usize, usize, Place)| Some((*operands.get(i)?, *results.get(j)?));
+        let replaced = shared.iter().filter_map(pair).collect();
+        Ok((Launch { kernel, operands: sources, results: places, workspace, label, fed_by }, replaced))
+    }
+
+    /// Whether a kernel computes this result in the bytes of this operand.
+    fn may_share(&self, kernel: usize, pair: (usize, usize)) -> bool {
+        let Some(kernel) = self.program.kernels.get(kernel) else { return false };
+        let types = (kernel.operands.iter().collect::<Vec<_>>(), kernel.results.iter().collect::<Vec<_>>());
+        kernel.op.inplace_pairs(&types.0, &types.1).contains(&pair)
+    }
+
+    /// Bytes of the device for the results and the workspace of an op; a place that there is stays. As a last
+    /// resort all that is there moves together.
+    fn rooms(
+        &mut self,
+        wanted: &[Result<usize, Place>],
+        at: usize,
+        label: &str,
+    ) -> Result<Vec<Place>, Error> {
+        for is_last in [false, true] {
+            let mut places = Vec::with_capacity(wanted.len());
+            for want in wanted {
+                match want {
+                    Err(place) => places.push(Some(*place)),
+                    Ok(bytes) => places.push(self.room(*bytes, at)?),
+                }
+            }
+            if let Some(places) = places.iter().copied().collect::<Option<Vec<Place>>>() {
+                return Ok(places);
+            }
+            for (place, _) in places.iter().zip(wanted).filter(|(_, want)| want.is_ok()) {
+                place.iter().for_each(|place| self.memory.give(*place));
+            }
+            if !is_last {
+                self.memory.compact(&self.arenas)?;
+            }
+        }
+        let bytes = wanted.iter().filter_map(|want| want.as_ref().ok()).sum();
+        Err(self.memory.full(self.policy.name(), bytes, label))
+    }
+
+    /// Runs a kernel and takes its time.
+    fn launch(&mut self, op: usize, launch: Launch) -> Result<(), Error> {
+        let before = self.memory.now_ns();
+        let action = Action::Launch(launch);
+        let (pool, runner) = (&self.pool, &mut self.runner);
+        guarded(Section::Body, op, || pool.install(|| runner.run(&action)))?;
+        let ns = self.memory.now_ns().saturating_sub(before).max(1);
+        if let Some(cost) = self.memory.cost_ns.get_mut(op) {
+            let more = ALPHA * (ns as f64 - *cost as f64);
+            *cost = if *cost == 0 { ns } else { (*cost as f64 + more).max(1.0) as u64 };
+        }
+        Ok(())
+    }
+
+    /// Brings a tensor to the device for the op `at`, pinned.
+    fn bring(&mut self, tensor: Tensor, at: usize) -> Result<Place, Error> {
+        self.memory.pin(tensor)?;
+        if !self.memory.is_here(tensor) {
+            let has_copy = self.memory.held(tensor).is_some_and(|held| held.host.is_some());
+            if has_copy && !self.policy.computes_instead(&self.memory, tensor) {
+                let places = self.rooms(&[Ok(self.memory.bytes(tensor))], at, "")?;
+                places.into_iter().try_for_each(|place| self.memory.reload(tensor, place))?;
+            } else {
+                self.compute_again(tensor, at)?;
+            }
+        }
+        self.memory.place(tensor)
+    }
+
+    /// Computes a pinned tensor again, and before it what it is made of. Only operands of ops that are under
+    /// way are pinned, so that others may leave meanwhile and be computed once more.
+    fn compute_again(&mut self, tensor: Tensor, at: usize) -> Result<(), Error> {
+        let ops = self.memory.closure(tensor).ok_or_else(|| internal("a dropped tensor is lost"))?;
+        let most = AGAIN.saturating_mul(self.memory.flow.ops.len() as u64);
+        if self.memory.counts.again >= most {
+            return Err(self.memory.thrashes(self.policy.name()));
+        }
+        // In the order of the step, so that little is pinned at a time and calls hardly nest.
+        let (_, before) = ops.split_last().ok_or_else(|| internal("a dropped tensor has no op"))?;
+        for &op in before {
+            let results = self.memory.flow.ops.get(op).map_or_else(Vec::new, |op| op.results.clone());
+            for result in results.into_iter().take(1) {
+                self.bring(result, at)?;
+                self.memory.unpin(result)?;
+            }
+        }
+        if self.memory.is_here(tensor) {
+            return Ok(());
+        }
+        let op = ops.last().copied().ok_or_else(|| internal("a dropped tensor has no op"))?;
+        self.memory.counts.again += 1;
+        self.run(op, at, true)
+    }
+
+    /// Bytes of the device in one piece, for which others leave.
+    fn room(&mut self, bytes: usize, at: usize) -> Result<Option<Place>, Error> {
+        loop {
+            let place = self.memory.take(bytes);
+            if place.is_some() || !self.evict(at)? {
+                return Ok(place);
+            }
+        }
+    }
+
+    /// Takes a tensor from the device; `false` where none may leave.
+    fn evict(&mut self, at: usize) -> Result<bool, Error> {
+        if self.memory.release_visitor(at)? {
+            return Ok(true);
+        }
+        let Some((tensor, leaves)) = self.policy.victim(&self.memory, at) else { return Ok(false) };
+        if leaves == Leaves::Offloaded && self.memory.offload(tensor)? {
+            return Ok(true);
+        }
+        // Without room in host memory it has to be computed again.
+        if self.memory.closure(tensor).is_none() {
+            return Ok(false);
+        }
+        self.memory.drop_it(tensor, at)?;
+        Ok(true)
+    }
+
+    /// Brings tensors back ahead of their use, as long as there is room.
+    fn prefetch(&mut self, at: usize) -> Result<(), Error> {
+        for tensor in self.policy.prefetched(&self.memory, at, &mut self.ahead) {
+            let Some(place) = self.memory.take(self.memory.bytes(tensor)) else { break };
+            self.memory.reload(tensor, place)?;
+        }
+        Ok(())
+    }
+}
