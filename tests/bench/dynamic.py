@@ -1,0 +1,73 @@
+#!/usr/bin/env python3
+"""Decisions while a step runs (DELTA, DTR) beside the plan, on the CPU device.
+
+`python3 tests/bench/dynamic.py [--share 0.6] [--steps 5] [--table] [NETWORK ...]` prints a JSON object for
+each network and way, or a table: the median step in ms, what was decided, and whether two steps equal the
+unplanned ones bit for bit. Each way gets the same share of the unplanned peak.
+"""
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+BIN = Path(os.environ.get("MEMC_BIN", ROOT / "target" / "release"))
+BATCHES = {"resnet18": 8, "mobilenet_v2": 8, "densenet121": 4, "squeezenet1_1": 16, "resnet20_cifar10": 64}
+POLICIES = ["delta", "delta-lru", "delta-greedy", "dtr"]
+
+
+def call(program, *args):
+    done = subprocess.run([str(a) for a in (BIN / program, *args, "--json")], capture_output=True, text=True, cwd=ROOT)
+    found = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    return found[-1] if found else {"error": done.stderr.strip().splitlines()[-1]}
+
+
+def network(name, args, folder):
+    model = [f"models/zoo/{name}.onnx", "--dim", f"batch={BATCHES[name]}", "--loss", "cross-entropy", "--optimizer",
+             "momentum", "--device", "cpu"]
+    peak = call("memc", "estimate", *model)["peak_bytes"]
+    budget = f"{int(args.share * peak)}B"
+    whole, plan = folder / "whole.plan", folder / "part.plan"
+    call("memc", "compile", *model, "-o", whole, "--effort", "1", "--no-mem-rewrite")
+    call("memc", "compile", *model, "-o", plan, "--effort", "1", "--gpu-mem", budget)
+    ways = [("unplanned", whole, []), ("plan", plan, [])]
+    ways += [(policy, whole, ["--dynamic", policy, "--gpu-mem", budget]) for policy in POLICIES]
+    for way, file, more in ways:
+        ran = call("memrun", file, "--synthetic", "--steps", args.steps, "--no-progress", *more)
+        row = {"network": name, "batch": BATCHES[name], "share": args.share, "way": way}
+        if "error" in ran:
+            yield row | {"error": ran["error"]}
+            continue
+        checked = call("memrun", file, "--synthetic", "--steps", 2, "--verify", "--no-progress", *more)
+        row |= {"ms": round(ran["step_ns_median"] / 1e6, 1), "equal": checked.get("verified") is True}
+        yield row | {key: value for key, value in ran.get("dynamic", {}).items() if key != "policy"}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("networks", nargs="*", default=list(BATCHES), metavar="NETWORK")
+    parser.add_argument("--share", type=float, default=0.6)
+    parser.add_argument("--steps", type=int, default=5)
+    parser.add_argument("--table", action="store_true")
+    args = parser.parse_args()
+    if args.table:
+        ways = ["unplanned", "plan", *POLICIES]
+        print("| network | " + " | ".join(ways) + " |\n|---|" + "---:|" * len(ways))
+    for name in args.networks:
+        with tempfile.TemporaryDirectory() as folder:
+            rows = []
+            for row in network(name, args, Path(folder)):
+                rows.append(row)
+                if not args.table:
+                    print(json.dumps(row), flush=True)
+        if args.table:
+            cells = [f"{row['ms']}{'' if row['equal'] else ' other bits'}" if "ms" in row else "no room" for row in rows]
+            print(f"| `{name}` {BATCHES[name]} | " + " | ".join(cells) + " |", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
