@@ -73,7 +73,7 @@ fn together(reports: Vec<memc_check::Report>) -> memc_check::Report {
 }
 
 /// The source graph that a plan carries.
-fn carried(plan: &Plan) -> Result<Module, Error> {
+pub(crate) fn carried(plan: &Plan) -> Result<Module, Error> {
     let module =
         parse(&plan.meta.source).map_err(|d| Error::Plan(format!("the plan's source graph: {d}")))?;
     memc_ir::verify(&module).map_err(|d| Error::Plan(format!("the plan's source graph: {d}")))?;

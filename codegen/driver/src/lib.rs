@@ -28,6 +28,7 @@ mod instance;
 mod machine;
 mod max_batch;
 mod memory;
+mod page;
 mod pins;
 mod plan;
 mod race;
@@ -57,6 +58,7 @@ pub use max_batch::{MaxBatch, MaxBatchOptions, Probe, max_batch};
 /// Limits of [`Options::conv_workspace`].
 pub use memc_passes::CONV_WORKSPACE;
 pub use memory::{Sample, memory_over_time};
+pub use page::page;
 pub use plan::{DecisionsFile, Outcome, Search, Solved, planner};
 pub use report::{Report, over};
 pub use source::{Graph, Imported, Model, Rewrites, SavedActivations, Source, Target, Work, context, import};

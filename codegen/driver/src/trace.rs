@@ -4,6 +4,8 @@
 //! and events order them, in the event model that judges plans. The timeline shows the step that repeats,
 //! from the time at which the host issues it. Copies that run beside the next step end after it.
 
+use std::collections::BTreeMap;
+
 use memc_ir::{Arena, TensorType};
 use memc_passes::DeviceProfile;
 use memc_plan::{Action, Kernel, Plan, Queue, Space, Span, Trace};
@@ -13,11 +15,9 @@ use crate::error::Error;
 
 /// Times of a plan's commands by the cost model, as JSON for Perfetto.
 pub fn trace(plan: &Plan, profile: &DeviceProfile) -> Result<String, Error> {
-    let steps = Steps::of(plan, profile)?;
-    let timeline = steps.timeline(profile)?;
+    let Timed { spans, step_ns, .. } = timed(plan, profile)?;
     let origin = format!("planned for {}", profile.name);
-    let spans = steps.spans(plan, &timeline);
-    Ok(Trace { plan, spans: &spans, step_ns: timeline.step_ns, origin: &origin }.json())
+    Ok(Trace { plan, spans: &spans, step_ns, origin: &origin }.json())
 }
 
 /// Time of a plan's step in ns by the cost model.
@@ -26,6 +26,27 @@ pub fn trace(plan: &Plan, profile: &DeviceProfile) -> Result<String, Error> {
 /// [`Error::Plan`] for a plan that the checker would not accept.
 pub fn step_ns(plan: &Plan, profile: &DeviceProfile) -> Result<u64, Error> {
     Ok(Steps::of(plan, profile)?.timeline(profile)?.step_ns)
+}
+
+/// Times of a plan's commands by the cost model, and their waits.
+pub(crate) struct Timed {
+    /// Launches, copies, writes and reads of the body, in its order.
+    pub(crate) spans: Vec<Span>,
+    /// Time from one step to the next in ns.
+    pub(crate) step_ns: u64,
+    /// For launches and copies, the commands that they wait for, and whether those are the previous step's.
+    pub(crate) waits: BTreeMap<usize, Vec<(usize, bool)>>,
+}
+
+/// Times of a plan's commands by the cost model.
+pub(crate) fn timed(plan: &Plan, profile: &DeviceProfile) -> Result<Timed, Error> {
+    let steps = Steps::of(plan, profile)?;
+    let timeline = steps.timeline(profile)?;
+    let waits = steps.command.values().zip(steps.waits.values()).map(|(&command, waits)| {
+        let awaited = |wait: &Wait| Some((*steps.command.get(wait.command)?, wait.previous));
+        (command, waits.iter().filter_map(awaited).collect())
+    });
+    Ok(Timed { spans: steps.spans(plan, &timeline), step_ns: timeline.step_ns, waits: waits.collect() })
 }
 
 /// A body as the event model takes it.

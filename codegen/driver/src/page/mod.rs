@@ -1,0 +1,184 @@
+//! A plan as a page: one HTML file with pictures of its memory and its step, which needs no network.
+//!
+//! The plan alone is read. Times are those of the cost model, names and purposes those of the source graph
+//! that the plan carries. The same plan gives the same bytes.
+
+mod arena;
+mod budget;
+mod curve;
+mod decisions;
+mod lanes;
+mod peak;
+mod scene;
+mod slots;
+mod svg;
+mod tensors;
+
+use std::fmt::Write;
+
+use memc_passes::DeviceProfile;
+use memc_plan::Plan;
+
+use self::scene::Scene;
+use self::svg::{escape, ms, percent, size, table};
+use crate::check::{carried, check};
+use crate::error::Error;
+
+const PAGE: &str = include_str!("page.html");
+const STYLE: &str = include_str!("page.css");
+const SCRIPT: &str = include_str!("page.js");
+
+/// The page of a plan, or of the bucket with a name; of several, the one that needs most memory unplanned is
+/// drawn where no name is given.
+///
+/// # Errors
+/// [`Error::Plan`] for a plan that the checker does not accept, [`Error::Usage`] for a name that no bucket
+/// has.
+pub fn page(plan: &Plan, bucket: Option<&str>, profile: &DeviceProfile) -> Result<String, Error> {
+    if let Err(rejection) = check(plan, None)? {
+        let first = rejection.errors.0.first().map(ToString::to_string).unwrap_or_default();
+        return Err(Error::Plan(format!(
+            "not a correct plan of its source, which `memc check` tells more of: {first}"
+        )));
+    }
+    let index = chosen(plan, bucket)?;
+    let Some(drawn) = plan.bucket(index) else {
+        return Err(Error::Internal("the plan lost a bucket".into()));
+    };
+    let module = carried(drawn)?;
+    let scene = Scene::of(drawn, &module, profile)?;
+    Ok(filled(|name| match name {
+        "model" => escape(&drawn.meta.model),
+        "style" => STYLE.to_owned(),
+        "script" => SCRIPT.to_owned(),
+        "bucket" => told_bucket(plan, index),
+        "figures" => figures(&scene),
+        "budget" => budget::html(&scene),
+        "arena" => arena::html(&scene),
+        "memory" => curve::html(&scene),
+        "lanes" => lanes::html(&scene),
+        "peak" => peak::html(&scene),
+        "decisions" => decisions::html(&scene),
+        "states" => states(drawn),
+        "facts" => facts(&scene),
+        _ => String::new(),
+    }))
+}
+
+/// The skeleton with its holes, `{{name}}`, filled; what fills one is not looked at again.
+fn filled(content: impl Fn(&str) -> String) -> String {
+    let mut out = String::new();
+    let mut rest = PAGE;
+    while let Some((before, after)) = rest.split_once("{{") {
+        let (name, tail) = after.split_once("}}").unwrap_or((after, ""));
+        out.push_str(before);
+        out.push_str(&content(name));
+        rest = tail;
+    }
+    out + rest
+}
+
+/// Index of the bucket to draw.
+fn chosen(plan: &Plan, bucket: Option<&str>) -> Result<usize, Error> {
+    let names = plan.bucket_names();
+    match bucket {
+        Some(_) if plan.buckets.is_empty() => {
+            Err(Error::Usage("the plan has no buckets: leave out --bucket".into()))
+        }
+        Some(name) => names.iter().position(|known| known == name).ok_or_else(|| {
+            Error::Usage(format!("the plan has no bucket `{name}`; it has {}", names.join(", ")))
+        }),
+        None => {
+            let need = |(index, plan): &(usize, &Plan)| {
+                (plan.meta.claims.unplanned_peak_bytes, std::cmp::Reverse(*index))
+            };
+            Ok(plan.with_buckets().enumerate().max_by_key(need).map_or(0, |(index, _)| index))
+        }
+    }
+}
+
+/// Paragraph that names the bucket, of a plan with several.
+fn told_bucket(plan: &Plan, index: usize) -> String {
+    if plan.buckets.is_empty() {
+        return String::new();
+    }
+    let names = plan.bucket_names();
+    let own = names.get(index).map(String::as_str).unwrap_or_default();
+    format!(
+        "<p class=\"note\">The plan has {} buckets: {}. This page shows <b>{}</b>; \
+         <code>--bucket NAME</code> chooses another.</p>\n",
+        names.len(),
+        escape(&names.join(", ")),
+        escape(own)
+    )
+}
+
+/// The step in a few figures.
+fn figures(scene: &Scene<'_>) -> String {
+    let meta = &scene.plan.meta;
+    let claims = &meta.claims;
+    let unplanned = scene.unplanned.step_ns;
+    let slower = match scene.step_ns.checked_sub(unplanned) {
+        Some(0) => "as unplanned".to_owned(),
+        Some(more) => format!("{} more than unplanned", percent(more, unplanned)),
+        None => format!("{} less than unplanned", percent(unplanned - scene.step_ns, unplanned)),
+    };
+    let needs = claims.unplanned_peak_bytes;
+    let cells = [
+        ("budget", size(meta.budget_bytes), format!("{} of it reserve", size(meta.reserve_bytes))),
+        (
+            "arena",
+            size(meta.dev_bytes),
+            format!("{} of {} unplanned", percent(meta.dev_bytes, needs), size(needs)),
+        ),
+        ("step, modelled", ms(scene.step_ns), slower),
+        (
+            "copied out, in",
+            format!("{}, {}", size(claims.swap_out_bytes), size(claims.swap_in_bytes)),
+            "in a step".to_owned(),
+        ),
+        ("recomputed", memc_ir::counted(claims.recompute_ops, "op"), ms(claims.recompute_ns)),
+        ("host memory", size(meta.host_bytes), "page-locked".to_owned()),
+    ];
+    let mut out = String::new();
+    for (name, value, about) in cells {
+        _ = writeln!(out, "<div><dt>{name}</dt><dd><b>{value}</b><small>{about}</small></dd></div>");
+    }
+    out
+}
+
+/// All states with their homes.
+fn states(plan: &Plan) -> String {
+    let row = |state: &memc_plan::State| {
+        let home = match (state.resident.space, plan.host_shadow(state)) {
+            (memc_plan::Space::Host, _) => "host",
+            (memc_plan::Space::Dev, None) => "device",
+            (memc_plan::Space::Dev, Some(_)) => "both",
+        };
+        let (role, ty) = (state.role.name().to_owned(), state.ty.to_string());
+        vec![state.name.clone(), role, ty, home.to_owned(), size(state.resident.bytes)]
+    };
+    let rows: Vec<Vec<String>> = plan.states.iter().map(row).collect();
+    let header = ["state", "role", "type", "home", "bytes"];
+    table("States, and where they are when a step begins", &header, 4, &rows)
+}
+
+/// Origin of the plan.
+fn facts(scene: &Scene<'_>) -> String {
+    let meta = &scene.plan.meta;
+    let hash: String = meta.source_hash.iter().map(|byte| format!("{byte:02x}")).collect();
+    let mut rows = vec![
+        vec!["producer".to_owned(), meta.producer.clone()],
+        vec!["planner".to_owned(), format!("{}, seed {}", meta.planner, meta.seed)],
+        vec!["planned for".to_owned(), meta.profile.clone()],
+        vec!["times of".to_owned(), scene.device.clone()],
+        vec!["source graph".to_owned(), format!("blake3 {hash}")],
+    ];
+    rows.extend(meta.options.iter().map(|(name, value)| vec![format!("option {name}"), value.clone()]));
+    table("Origin of the plan", &["fact", "value"], 2, &rows)
+}
+
+/// An index of a table.
+fn index(n: u32) -> usize {
+    usize::try_from(n).unwrap_or(usize::MAX)
+}
