@@ -2,6 +2,7 @@
 
 mod import;
 mod jobs;
+mod pictures;
 mod search;
 mod serve;
 
@@ -14,6 +15,7 @@ use memc::{JobFile, Size};
 use memc_planner::Formulation;
 
 pub(crate) use self::import::{ImportArgs, Source};
+pub(crate) use self::pictures::{Report, Trace};
 pub(crate) use self::search::{DecisionsFiles, Effort, Permissions, Search, Target};
 pub(crate) use self::serve::{Ask, AskJob, JobCommand, ModelOptions, Serve, Submit};
 use crate::values::{self, Range};
@@ -181,6 +183,16 @@ Examples:
   memc trace model.plan -o planned.json
   memc trace model.plan -o planned.json --device measured.json")]
     Trace(Trace),
+    /// Draw a plan as a web page: its budget, its arena and its step over time, and what was decided
+    #[command(after_help = "\
+The page is one file, which needs no network: the parts of the budget, live bytes over time beside the
+unplanned step, each slot of the arena by address and time, what each queue runs when, the tensors live at the
+peak, and which leave the device. Its times are modelled.
+
+Examples:
+  memc report model.plan -o report.html
+  memc report lengths.plan --bucket seq=128 -o report.html")]
+    Report(Report),
     /// Print a plan
     #[command(after_help = "Example:\n  memc dump model.plan | less")]
     Dump(Dump),
@@ -573,18 +585,4 @@ pub(crate) const SEARCH: &str = "search";
 /// Values of `--algorithm`.
 fn algorithms() -> Vec<&'static str> {
     [SEARCH].into_iter().chain(memc_alloc::Algorithm::ALL.map(memc_alloc::Algorithm::name)).collect()
-}
-
-#[derive(Args)]
-pub(crate) struct Trace {
-    /// The plan
-    #[arg(value_name = "model.plan")]
-    pub(crate) plan: PathBuf,
-    /// Write the trace here instead of to stdout
-    #[arg(short, long, value_name = "FILE.json")]
-    pub(crate) output: Option<PathBuf>,
-    /// Device whose times apply: one of `memc list devices` or a profile file (.json) [default: that of the
-    /// plan]
-    #[arg(long, visible_alias = "profile", value_name = "PROFILE")]
-    pub(crate) device: Option<String>,
 }

@@ -15,6 +15,7 @@ mod max_batch;
 mod opt;
 mod output;
 mod planning;
+mod report;
 mod serve;
 mod split;
 mod trace;
@@ -104,6 +105,7 @@ fn run(command: &Command) -> Result<(), Failure> {
         Command::Check(args) => check::run(args),
         Command::FitProfile(args) => fit::run(args),
         Command::Trace(args) => trace::run(args),
+        Command::Report(args) => report::run(args),
         Command::Dump(args) => dump::dump(args),
         Command::Diff(args) => dump::diff(args),
         Command::Opt(args) => opt::opt(args),

@@ -27,6 +27,7 @@ mod jobs;
 mod mock;
 mod models;
 mod opt;
+mod page;
 #[path = "../../runtime/tests/run/plain.rs"]
 mod plain;
 mod planning;

@@ -1,0 +1,37 @@
+//! Options of the commands that show a plan.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+#[derive(Args)]
+pub(crate) struct Trace {
+    /// The plan
+    #[arg(value_name = "model.plan")]
+    pub(crate) plan: PathBuf,
+    /// Write the trace here instead of to stdout
+    #[arg(short, long, value_name = "FILE.json")]
+    pub(crate) output: Option<PathBuf>,
+    /// Device whose times apply: one of `memc list devices` or a profile file (.json) [default: that of the
+    /// plan]
+    #[arg(long, visible_alias = "profile", value_name = "PROFILE")]
+    pub(crate) device: Option<String>,
+}
+
+#[derive(Args)]
+pub(crate) struct Report {
+    /// The plan
+    #[arg(value_name = "model.plan")]
+    pub(crate) plan: PathBuf,
+    /// The page to write
+    #[arg(short, long, value_name = "FILE.html", default_value = "report.html")]
+    pub(crate) output: PathBuf,
+    /// Bucket to draw, of a plan with several, such as seq=128 [default: the one that needs most memory
+    /// unplanned]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) bucket: Option<String>,
+    /// Device whose times apply: one of `memc list devices` or a profile file (.json) [default: that of the
+    /// plan]
+    #[arg(long, visible_alias = "profile", value_name = "PROFILE")]
+    pub(crate) device: Option<String>,
+}
