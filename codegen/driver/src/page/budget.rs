@@ -79,7 +79,7 @@ pub(super) fn html(scene: &Scene<'_>) -> String {
         title: &title,
         height: 56,
         rows: Vec::new(),
-        columns: marks.to_vec(),
+        columns: [marks.to_vec(), Vec::new()],
         boxes: true,
         content: bar,
     };

@@ -46,8 +46,8 @@ function beside({ boxes, on }, up) {
   for (const box of boxes) {
     if (box.classList.contains('dim')) continue;
     const { x, y, w, h } = place(box);
-    const dy = up ? own.y - (y + h) : y - (own.y + own.h);
-    if (dy < 0) continue;
+    const dy = (up ? 1 : -1) * (own.y + own.h / 2 - y - h / 2);
+    if (dy <= 0) continue;
     const far = Math.max(x - middle, middle - (x + w), 0) + dy;
     if (far < least) [best, least] = [box, far];
   }
@@ -100,7 +100,10 @@ const zoom = document.getElementById('zoom');
 zoom.addEventListener('input', () => {
   const [first] = scrolls;
   const middle = (first.scrollLeft + first.clientWidth / 2) / first.scrollWidth;
-  for (const scroll of scrolls) scroll.style.setProperty('--zoom', 2 ** Number(zoom.value));
+  for (const scroll of scrolls) {
+    scroll.style.setProperty('--zoom', 2 ** Number(zoom.value));
+    scroll.classList.toggle('near', Number(zoom.value) >= 2.5);
+  }
   for (const scroll of scrolls) scroll.scrollLeft = middle * scroll.scrollWidth - scroll.clientWidth / 2;
 });
 for (const scroll of scrolls) {

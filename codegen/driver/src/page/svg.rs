@@ -77,8 +77,8 @@ pub(super) struct Plot<'a> {
     pub(super) height: u32,
     /// Marks of the vertical axis: unit and text.
     pub(super) rows: Vec<(u64, String)>,
-    /// Marks of the horizontal axis.
-    pub(super) columns: Vec<(u64, String)>,
+    /// Marks of the horizontal axis: those that are always shown, and those of a wide axis.
+    pub(super) columns: [Vec<(u64, String)>; 2],
     /// Whether boxes within can be visited.
     pub(super) boxes: bool,
     /// Elements.
@@ -94,9 +94,16 @@ impl Plot<'_> {
             _ = write!(grid, "<path class=\"grid\" d=\"M0 {}H{UNITS}\"/>", UNITS.saturating_sub(*at));
         }
         let mut x = String::new();
-        for (at, text) in &self.columns {
-            _ = write!(x, "<span style=\"left:{:.2}%\">{}</span>", *at as f64 / 1e3, escape(text));
-            _ = write!(grid, "<path class=\"grid\" d=\"M{at} 0V{UNITS}\"/>");
+        for (marks, class) in self.columns.iter().zip(["", " fine"]) {
+            for (at, text) in marks {
+                let left = *at as f64 / 1e3;
+                _ = write!(
+                    x,
+                    "<span class=\"mark{class}\" style=\"left:{left:.2}%\">{}</span>",
+                    escape(text)
+                );
+                _ = write!(grid, "<path class=\"grid{class}\" d=\"M{at} 0V{UNITS}\"/>");
+            }
         }
         let (visited, said) = if self.boxes {
             (" class=\"boxes\" role=\"group\" tabindex=\"0\"", "<output class=\"said\"></output>")
@@ -118,23 +125,27 @@ impl Plot<'_> {
 /// A box with a text that says what it is.
 pub(super) fn rect(out: &mut String, class: &str, (x, y): (u64, u64), (w, h): (u64, u64), text: &str) {
     let text = escape(text);
-    _ = writeln!(
-        out,
-        "<rect class=\"{class}\" x=\"{x}\" y=\"{y}\" width=\"{w}\" height=\"{h}\"><title>{text}</title>\
-         </rect>"
-    );
+    // A border would hide a small box.
+    let small = if w < 200 || h < 500 { " s" } else { "" };
+    let place = format!("x=\"{x}\" y=\"{y}\" width=\"{w}\" height=\"{h}\"");
+    _ = writeln!(out, "<rect class=\"{class}{small}\" {place}><title>{text}</title></rect>");
 }
 
-/// Marks of a time axis that ends at `end_ns`; none is so near the end that its text has no room.
-pub(super) fn time_marks(end_ns: u64) -> Vec<(u64, String)> {
-    let step = steps(end_ns, 8, &[1, 2, 5], 10);
+/// Marks of a time axis that ends at `end_ns`: those that are always shown, and those of a wide axis.
+pub(super) fn time_marks(end_ns: u64) -> [Vec<(u64, String)>; 2] {
+    let coarse = marks_in(end_ns, 8);
+    let mut fine = marks_in(end_ns, 50);
+    fine.retain(|mark| coarse.iter().all(|(at, _)| *at != mark.0));
+    [coarse, fine]
+}
+
+/// At most `count` marks, none so near the end that its text has no room.
+fn marks_in(end_ns: u64, count: u64) -> Vec<(u64, String)> {
+    let step = steps(end_ns, count, &[1, 2, 5], 10);
     let decimals = (0..=6).find(|d| step.is_multiple_of(10u64.pow(6 - d))).unwrap_or(6) as usize;
     let text = |ns: u64| format!("{:.decimals$} ms", ns as f64 / 1e6);
-    (0..)
-        .map(|n: u64| n.saturating_mul(step))
-        .take_while(|ns| *ns < end_ns)
-        .map(|ns| (scaled(ns, end_ns), text(ns)))
-        .collect()
+    let times = (0..).map(|n: u64| n.saturating_mul(step)).take_while(|ns| *ns < end_ns - end_ns / 20);
+    times.map(|ns| (scaled(ns, end_ns), text(ns))).collect()
 }
 
 /// Marks of an axis of bytes that ends at `most`.

@@ -174,20 +174,32 @@ impl<'a> Tensors<'a> {
     }
 }
 
-/// Gradients of parameters: what optimizer ops read as one, and outputs that are.
+/// Arithmetic of gradients: sums over micro-steps, scales, clipping.
+const ARITHMETIC: [&str; 4] = ["add", "sub", "mul", "div"];
+
+/// Gradients of parameters: what optimizer ops read as one, outputs that are, and what those are sums and
+/// multiples of.
 fn gradients(module: &Module) -> BTreeSet<ValueId> {
-    let base = |mut v: ValueId| {
-        while let Some(Def::Op(id, _)) = module.values.get(v).map(|value| value.def) {
-            let Some(op) = module.ops.get(id).filter(|op| op.is_view()) else { break };
-            let Some(&operand) = op.operands.first() else { break };
-            v = operand;
-        }
-        v
-    };
     let read = module.ops.values().filter_map(|op| {
         let is_update = op.kind().is_some_and(|kind| kind.def().operands.get(1) == Some(&"g"));
         op.operands.get(1).filter(|_| is_update).copied()
     });
     let told = module.outputs.iter().filter(|o| o.role == OutputRole::Gradient).map(|o| o.value);
-    read.chain(told).map(base).collect()
+    let mut rest: Vec<ValueId> = read.chain(told).collect();
+    let mut found = BTreeSet::new();
+    let ty = |v: ValueId| module.values.get(v).map(|value| &value.ty);
+    while let Some(v) = rest.pop() {
+        if !found.insert(v) {
+            continue;
+        }
+        let Some(Def::Op(id, _)) = module.values.get(v).map(|value| value.def) else { continue };
+        let Some(op) = module.ops.get(id) else { continue };
+        let is_arithmetic = op.kind().is_some_and(|kind| ARITHMETIC.contains(&kind.mnemonic()));
+        if op.is_view() {
+            rest.extend(op.operands.first());
+        } else if is_arithmetic {
+            rest.extend(op.operands.iter().filter(|operand| ty(**operand) == ty(v)));
+        }
+    }
+    found
 }
