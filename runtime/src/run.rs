@@ -166,7 +166,7 @@ pub(crate) fn require_gpu(
 /// Any [`Error`]. A file to save to is then what it was.
 pub fn run(file: &PlanFile, options: &RunOptions, watch: &mut dyn Watch) -> Result<Report, Error> {
     let report = match options.dynamic {
-        Some(dynamic) => run_on(&Dynamic::new(dynamic, file.plan(), options)?, file, options, watch)?,
+        Some(own) => whole_run(&Dynamic::new(own, file.plan(), options)?, file, options, None, watch)?,
         None => on_device(options, &mut |device| run_on(device, file, options, watch))?,
     };
     if let Some(path) = options.measure.as_ref().and_then(|measure| measure.profile.as_deref())
@@ -204,13 +204,14 @@ fn on_device(
 /// is written.
 ///
 /// # Errors
-/// Those of [`run`].
+/// Those of [`run`], and [`Error::Usage`] for decisions while it runs.
 pub fn run_on(
     device: &dyn Device,
     file: &PlanFile,
     options: &RunOptions,
     watch: &mut dyn Watch,
 ) -> Result<Report, Error> {
+    dynamic::refuse(options.dynamic)?;
     whole_run(device, file, options, None, watch)
 }
 
@@ -231,6 +232,7 @@ pub fn run_carrying(
         let text = "a run that carries states on takes no --resume, --init, --verify, --eval and --measure";
         return Err(Error::Usage(text.to_owned()));
     }
+    dynamic::refuse(options.dynamic)?;
     carried.check(file.plan())?;
     on_device(options, &mut |device| whole_run(device, file, options, Some(carried), watch))
 }

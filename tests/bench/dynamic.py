@@ -3,8 +3,9 @@
 
 `python3 tests/bench/dynamic.py [--share 0.6] [--steps 5] [--table] [NETWORK ...]` prints a JSON object for
 each network and way, or a table: the mean step in ms of the faster of two runs, what was decided, and whether
-two steps equal the unplanned ones bit for bit. Each way gets the same share of the unplanned peak. The second
-runs come after all first ones, since a busy machine changes from minute to minute.
+two steps equal the unplanned ones bit for bit. Each way but the first gets the same share of the unplanned
+peak. `plan` may choose gradients that save fewer activations, `own` has those of the exported model, as the
+policies have. The second runs come after all first ones, since a busy machine changes from minute to minute.
 """
 import argparse
 import json
@@ -24,7 +25,7 @@ POLICIES = ["delta", "delta-lru", "delta-greedy", "dtr"]
 def call(program, *args):
     done = subprocess.run([str(a) for a in (BIN / program, *args, "--json")], capture_output=True, text=True, cwd=ROOT)
     found = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-    return found[-1] if found else {"error": done.stderr.strip().splitlines()[-1]}
+    return found[-1] if found else {"error": done.stderr.strip() or f"exit code {done.returncode}"}
 
 
 def network(name, args, folder):
@@ -32,10 +33,13 @@ def network(name, args, folder):
              "momentum", "--device", "cpu"]
     peak = call("memc", "estimate", *model)["peak_bytes"]
     budget = f"{int(args.share * peak)}B"
-    whole, plan = folder / "whole.plan", folder / "part.plan"
-    call("memc", "compile", *model, "-o", whole, "--effort", "1", "--no-mem-rewrite")
-    call("memc", "compile", *model, "-o", plan, "--effort", "1", "--gpu-mem", budget)
-    ways = [("unplanned", whole, []), ("plan", plan, [])]
+    whole, own, plan = folder / "whole.plan", folder / "own.plan", folder / "part.plan"
+    for file, options in ((whole, ["--no-mem-rewrite"]), (own, ["--no-mem-rewrite", "--gpu-mem", budget]),
+                          (plan, ["--gpu-mem", budget])):
+        made = call("memc", "compile", *model, "-o", file, "--effort", "1", *options)
+        if "error" in made:
+            sys.exit(f"{name}: {made['error']}")
+    ways = [("no budget", whole, []), ("plan", plan, []), ("own", own, [])]
     ways += [(policy, whole, ["--dynamic", policy, "--gpu-mem", budget]) for policy in POLICIES]
     runs = [[call("memrun", file, *SYNTHETIC, "--steps", args.steps, *more) for _, file, more in ways] for _ in range(2)]
     for (way, file, more), first, second in zip(ways, *runs):
@@ -59,7 +63,7 @@ def main():
     parser.add_argument("--table", action="store_true")
     args = parser.parse_args()
     if args.table:
-        ways = ["unplanned", "plan", *POLICIES]
+        ways = ["no budget", "plan", "own", *POLICIES]
         print("| network | " + " | ".join(ways) + " |\n|---|" + "---:|" * len(ways))
     for name in args.networks:
         with tempfile.TemporaryDirectory() as folder:

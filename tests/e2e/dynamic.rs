@@ -83,6 +83,45 @@ fn what_does_not_fit_or_go_together_is_refused() {
     let trace = Some(folder.path().join("t.json"));
     let words = ["none of --trace, --measure and --eval", "--dynamic"];
     refused(RunOptions { trace, ..options(2, Policy::Dtr, 1 << 20) }, 2, words);
-    refused(options(2, Policy::Dtr, 64 << 10), 5, ["`the states`", "larger --gpu-mem"]);
-    refused(options(2, Policy::Delta, 250 << 10), 5, ["finds no", "Conv"]);
+    refused(options(2, Policy::Dtr, 64 << 10), 5, ["for the states", "larger --gpu-mem"]);
+    refused(options(2, Policy::Delta, 250 << 10), 5, ["no room for", "Conv"]);
+}
+
+/// Whatever the model and the memory, a run has the right bits or says that the memory is too little.
+#[test]
+fn a_run_is_right_or_has_too_little_memory() {
+    let narrow = "models/gen/mlp_bfloat16_weights.forward.onnx";
+    let jobs = [
+        "--job",
+        "a=models/cnn_bn/training_model.onnx:1",
+        "--job",
+        "b=models/lstm_sgd/training_model.onnx:2",
+    ];
+    let models: [&[&str]; 4] = [
+        &[narrow, "--loss", "cross-entropy", "--optimizer", "adamw"],
+        &["models/gen/mlp_dropout.forward.onnx", "--loss", "cross-entropy", "--accumulate", "2"],
+        &["models/resnet_tiny/training_model.onnx"],
+        &jobs,
+    ];
+    for model in models {
+        let folder = tempfile::tempdir().unwrap();
+        let plan = folder.path().join("p.plan");
+        memc_ok(
+            &[&["compile", "-o", plan.to_str().unwrap(), "--effort", "0", "--no-mem-rewrite"], model]
+                .concat(),
+        );
+        let peak = PlanFile::open(&plan).unwrap().plan().meta.claims.unplanned_peak_bytes;
+        let mut ran = 0;
+        for policy in Policy::ALL {
+            for share in [200, 140, 110, 90, 75, 60] {
+                let options = RunOptions { verify: true, ..options(3, policy, peak * share / 100) };
+                match run(&plan, &options) {
+                    Ok(report) => ran += usize::from(report.verified),
+                    Err(memc_runtime::Error::Memory(_)) => {}
+                    Err(error) => panic!("{model:?} {policy:?} {share}: {error}"),
+                }
+            }
+        }
+        assert!(ran >= 4, "{model:?}: {ran} runs");
+    }
 }

@@ -149,7 +149,7 @@ pub(crate) struct Cli {
     /// computed again, as DELTA or DTR does. Nothing is proved ahead; on the CPU device alone
     #[arg(hide_short_help = true, long, value_name = "delta|delta-lru|delta-greedy|dtr")]
     dynamic: Option<Policy>,
-    /// Device memory of a run with --dynamic, such as 4G [default: that of the plan]
+    /// Device memory of a run with --dynamic, such as 4G [default: the plan's arena]
     #[arg(hide_short_help = true, long, value_name = "SIZE", requires = "dynamic")]
     #[arg(value_parser = host_memory)]
     gpu_mem: Option<u64>,

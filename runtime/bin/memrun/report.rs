@@ -32,7 +32,13 @@ pub(crate) fn done(cli: &Cli, file: &PlanFile, progress: &Progress, report: &Rep
         object.insert("saved".to_owned(), json!(progress.saved));
         object.insert("refused".to_owned(), report.refused.iter().map(refused).collect());
         object.insert("profile".to_owned(), json!(cli.measure().filter(|_| !report.kernels.is_empty())));
-        object.extend(report.decided.iter().map(|decided| ("dynamic".to_owned(), dynamic(decided))));
+        if let Some(decided) = &report.decided {
+            object.insert("dynamic".to_owned(), dynamic(decided));
+            // The plan's own arenas were not reserved.
+            object.insert("arena_bytes".to_owned(), json!(decided.arena_bytes));
+            object.insert("gpu_mem_bytes".to_owned(), json!(decided.arena_bytes));
+            object.insert("host_bytes".to_owned(), Value::Null);
+        }
         if file.plan().meta.is_evaluation() && !progress.infers {
             object.insert("means".to_owned(), means_json(&report.means));
         }

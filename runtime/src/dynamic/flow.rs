@@ -5,6 +5,8 @@
 
 use std::collections::BTreeMap;
 
+use memc_ir::Space;
+
 use crate::program::{Action, Launch, Place, Source};
 use crate::{Error, Program};
 
@@ -154,8 +156,12 @@ impl Reader {
         tensor
     }
 
-    fn get(&self, place: &Place) -> Result<Tensor, Error> {
-        let tensor = self.at.get(&key(place)).copied();
+    fn get(&mut self, place: &Place) -> Result<Tensor, Error> {
+        let mut tensor = self.at.get(&key(place)).copied();
+        // An input without bytes is not copied.
+        if tensor.is_none() && place.len == 0 {
+            tensor = Some(self.put(*place, Origin::Input(Place { space: Space::Host, start: 0, len: 0 })));
+        }
         tensor.ok_or_else(|| internal("an unplanned step reads bytes that it has not written"))
     }
 

@@ -259,7 +259,7 @@ impl Memory {
     }
 
     /// Whether a dropped tensor could not be computed again without this one.
-    fn is_needed(&mut self, tensor: Tensor) -> Result<bool, Error> {
+    pub(super) fn is_needed(&mut self, tensor: Tensor) -> Result<bool, Error> {
         if self.dropped.is_empty() {
             return Ok(false);
         }
@@ -385,12 +385,12 @@ impl Memory {
         ))
     }
 
-    /// Error of an op that finds no room.
-    pub(super) fn full(&self, name: &str, bytes: usize, label: &str) -> Error {
-        let at = if label.is_empty() { String::new() } else { format!(" at `{label}`") };
+    /// Error of an op, or of the states, that find no room.
+    pub(super) fn full(&self, name: &str, bytes: usize, who: &str) -> Error {
+        let who = if who.is_empty() { String::new() } else { format!(" for {who}") };
         Error::Memory(format!(
-            "--dynamic {name} finds no {} in one piece{at}: {} of {} are taken by what it may not move; pass \
-             a larger --gpu-mem, or run the plan without --dynamic",
+            "--dynamic {name} has no room for {} more{who}: {} of {} are in use, and nothing else may leave; \
+             pass a larger --gpu-mem, or run the plan without --dynamic",
             Bytes(bytes as u64),
             Bytes(self.device.used() as u64),
             Bytes(self.capacity as u64),

@@ -27,6 +27,7 @@ use crate::cpu::{self, arena::Arenas, exec::Runner};
 use crate::device::{Device, Executor, HostSide};
 use crate::program::Action;
 use crate::progress::Progress;
+use crate::run::require_gpu;
 use crate::{DeviceName, Error, Program, RunOptions, memory as machine, unplanned};
 
 /// Options of a run with decisions while it runs.
@@ -46,6 +47,14 @@ pub(crate) fn plan(of: &Plan, dynamic: Option<DynamicOptions>) -> Result<Cow<'_,
     match dynamic {
         Some(_) => unplanned::plan(of).map(Cow::Owned),
         None => Ok(Cow::Borrowed(of)),
+    }
+}
+
+/// Refuses decisions on a device that makes none.
+pub(crate) fn refuse(dynamic: Option<DynamicOptions>) -> Result<(), Error> {
+    match dynamic {
+        Some(_) => Err(Error::Usage("--dynamic takes a device and states of its own".to_owned())),
+        None => Ok(()),
     }
 }
 
@@ -81,6 +90,8 @@ impl fmt::Display for Decided {
 pub(crate) struct Dynamic {
     policy: Policy,
     capacity: usize,
+    /// Most bytes of host memory.
+    host_mem: Option<u64>,
     options: cpu::Options,
     pool: Arc<ThreadPool>,
 }
@@ -96,7 +107,7 @@ impl Dynamic {
         let pool = Arc::new(cpu::pool(run.cpu.threads)?);
         let capacity = dynamic.gpu_mem.unwrap_or(plan.meta.dev_bytes);
         let capacity = usize::try_from(capacity).unwrap_or(usize::MAX);
-        Ok(Dynamic { policy: dynamic.policy, capacity, options: run.cpu, pool })
+        Ok(Dynamic { policy: dynamic.policy, capacity, host_mem: run.host_mem, options: run.cpu, pool })
     }
 }
 
@@ -106,6 +117,7 @@ fn check(plan: &Plan, options: &RunOptions) -> Result<(), Error> {
     if options.device != DeviceName::Cpu {
         return refused("runs on the CPU device so far; leave --device out, or run the plan");
     }
+    require_gpu(options.device, options.libraries, options.no_graph)?;
     if !plan.buckets.is_empty() {
         return refused(
             "runs plans of one size, and this one has buckets; compile with one size for each --dim",
@@ -137,7 +149,9 @@ impl Device for Dynamic {
         // More than twice the unplanned memory is of no use, whatever is given.
         let capacity = self.capacity.min(program.dev_bytes.saturating_mul(2));
         // No more is away at a time than is there in the unplanned step.
-        let host_bytes = program.host_bytes.saturating_add(program.dev_bytes);
+        let away = if self.policy.copies() { program.dev_bytes } else { 0 };
+        let host_bytes = program.host_bytes.saturating_add(away);
+        machine::limit(host_bytes, self.host_mem)?;
         machine::check(capacity, host_bytes, false)?;
         let fill = if self.options.check_memory { cpu::exec::POISON } else { 0 };
         let arenas = Arc::new(Arenas::reserve(capacity, host_bytes, fill)?);
@@ -154,6 +168,7 @@ impl Device for Dynamic {
             slots: program.slots.clone(),
             results: program.results.clone(),
             fixed: program.resident_slots.iter().map(|place| place.len).sum(),
+            visitors: Vec::new(),
             ahead: Vec::new(),
         };
         Ok(Box::new(Walker { walk, program, progress: Progress::New, has_failed: false }))

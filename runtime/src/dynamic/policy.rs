@@ -64,19 +64,30 @@ impl Policy {
         }
     }
 
-    fn copies(self) -> bool {
+    /// Whether it copies tensors to host memory.
+    pub(super) fn copies(self) -> bool {
         self != Policy::Dtr
     }
 
-    /// The tensor that leaves next, and how; `None` where none may.
-    pub(super) fn victim(self, memory: &Memory, at: usize) -> Option<(Tensor, Leaves)> {
+    /// Whether a tensor that came back for the sake of another one stays until it is chosen to leave.
+    pub(super) fn keeps_visitors(self) -> bool {
+        self == Policy::Dtr
+    }
+
+    /// The tensor that leaves next, none of those that stay, and how; `None` where none may.
+    pub(super) fn victim(self, memory: &Memory, at: usize, stay: &[Tensor]) -> Option<(Tensor, Leaves)> {
         let now = memory.now_ns();
         let candidates = memory.held.iter().enumerate().filter(|(tensor, held)| {
             let entry = memory.flow.tensors.get(*tensor);
             let may = entry.is_some_and(|entry| {
-                !entry.is_next && entry.bytes > 0 && !matches!(entry.origin, Origin::State(_))
+                let is_fixed = match entry.origin {
+                    Origin::State(_) => true,
+                    Origin::Input(_) => !self.copies(),
+                    Origin::Op(_) => entry.is_next,
+                };
+                !is_fixed && entry.bytes > 0
             });
-            may && held.device.is_some() && held.pins == 0
+            may && held.device.is_some() && held.pins == 0 && !stay.contains(tensor)
         });
         let scored = candidates.filter_map(|(tensor, held)| {
             let staleness = now.saturating_sub(held.used_ns).max(1) as f64;
@@ -92,7 +103,6 @@ impl Policy {
             Policy::Delta => Some(1.0 / (bytes * staleness)),
             Policy::DeltaLru => Some(1.0 / staleness),
             Policy::DeltaGreedy => Some(1.0 / bytes),
-            Policy::Dtr if has_copy(memory, tensor) => Some(swap_ns(memory, tensor) / (bytes * staleness)),
             Policy::Dtr => {
                 memory.closure(tensor)?;
                 Some(neighbourhood_ns(memory, tensor) as f64 / (bytes * staleness))

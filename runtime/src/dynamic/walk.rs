@@ -1,5 +1,6 @@
 //! The walk of a step, op by op.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use memc_plan::Section;
@@ -34,6 +35,8 @@ pub(super) struct Walk {
     pub(super) results: Vec<Place>,
     /// Bytes of the states.
     pub(super) fixed: usize,
+    /// Tensors that were computed again for the op at hand, and leave with it if nothing else reads them.
+    pub(super) visitors: Vec<Tensor>,
     /// Tensors that came back ahead of their use, with the op that reads them.
     pub(super) ahead: Vec<(Tensor, usize)>,
 }
@@ -43,6 +46,7 @@ impl Walk {
     pub(super) fn step(&mut self, host: &mut dyn HostSide) -> Result<(), Error> {
         self.memory.begin();
         self.ahead.clear();
+        self.visitors.clear();
         for input in self.memory.flow.writes.clone() {
             let Some(&slot) = self.slots.get(input) else { continue };
             self.memory.copies.settle(slot, true)?;
@@ -50,10 +54,12 @@ impl Walk {
         }
         let ops = self.memory.flow.ops.len();
         for op in 0..ops {
-            let goal = self.policy.goal(&self.memory, self.fixed, op);
-            while self.memory.device.used() > goal && self.evict(op)? {}
+            self.release_early(op)?;
             self.run(op, op, false)?;
             self.memory.release_kept(op.saturating_add(1))?;
+            for tensor in std::mem::take(&mut self.visitors) {
+                self.memory.release_dead(tensor, op.saturating_add(1))?;
+            }
         }
         for (tensor, dst) in self.memory.flow.outputs.clone() {
             let src = self.bring(tensor, ops)?;
@@ -70,6 +76,15 @@ impl Walk {
         Ok(())
     }
 
+    /// Lets tensors leave before an op needs the room; its own operands stay.
+    fn release_early(&mut self, op: usize) -> Result<(), Error> {
+        let operands = self.memory.flow.ops.get(op).map_or_else(Vec::new, |op| op.operands.clone());
+        operands.iter().try_for_each(|&operand| self.memory.pin(operand))?;
+        let goal = self.policy.goal(&self.memory, self.fixed, op);
+        while self.memory.device.used() > goal && self.evict(op)? {}
+        operands.iter().try_for_each(|&operand| self.memory.unpin(operand))
+    }
+
     /// Brings the states' next values to their places.
     fn carry(&mut self) -> Result<(), Error> {
         let next = self.memory.flow.next.clone();
@@ -78,17 +93,21 @@ impl Walk {
         for (state, &tensor) in next.iter().enumerate() {
             let Some(&home) = self.memory.homes.get(state) else { continue };
             let src = self.bring(tensor, end)?;
-            if src != home {
-                self.memory.copies.settle(src, false)?;
+            self.memory.copies.settle(src, false)?;
+            if src != home && self.memory.is_home(&src) {
                 kept.push((home, self.arenas.read(src).to_vec()));
             }
-            self.memory.unpin(tensor)?;
         }
-        // States may trade places: no value is written before all are read.
-        for (home, bytes) in kept {
+        // States may trade places: no value is written before all of these are read.
+        for (state, &tensor) in next.iter().enumerate() {
+            let Some(&home) = self.memory.homes.get(state) else { continue };
+            let src = self.memory.place(tensor)?;
             self.memory.copies.settle(home, true)?;
-            self.arenas.write(home).copy_from_slice(&bytes);
+            if !self.memory.is_home(&src) {
+                self.runner.run(&Action::Copy { src, dst: home })?;
+            }
         }
+        kept.iter().for_each(|(home, bytes)| self.arenas.write(*home).copy_from_slice(bytes));
         self.memory.end()
     }
 
@@ -125,6 +144,9 @@ impl Walk {
             self.memory.touch(operand);
             self.memory.unpin(operand)?;
         }
+        if again && !self.policy.keeps_visitors() {
+            self.visitors.extend(&results);
+        }
         // A tensor that came back for another one stays: the next may be made of it, too.
         let dead = operands.iter().chain(&results).filter(|_| !again);
         dead.copied().try_for_each(|tensor| self.memory.release_dead(tensor, at.saturating_add(1)))
@@ -142,22 +164,28 @@ impl Walk {
         let (operands, results) = (entry.operands.clone(), entry.results.clone());
         let (kernel, needs, label) = (entry.kernel, entry.workspace, entry.label.clone());
         let fed_by = entry.fed_by.clone();
-        let mut shared = Vec::new();
-        for (j, &result) in results.iter().enumerate().filter(|_| !again) {
-            let Some((state, home)) = self.memory.overwritten(result, op)? else { continue };
-            let mut reads = operands.iter().enumerate().filter(|(_, operand)| **operand == state);
-            if let (Some((i, _)), None) = (reads.next(), reads.next())
-                && self.may_share(kernel, (i, j))
-            {
-                shared.push((i, j, home));
+        let mut shared = if again { Vec::new() } else { self.shared(op, &operands, &results)? };
+        let mut places = loop {
+            let wanted = results.iter().enumerate().map(|(j, &result)| {
+                let home = shared.iter().find(|s| s.1 == j).map(|&(_, _, home)| home);
+                home.map_or(Ok(self.memory.bytes(result)), Err)
+            });
+            let wanted: Vec<Result<usize, Place>> = wanted.chain([Ok(needs)]).collect();
+            let places = self.rooms(&wanted, at, &label)?;
+            // A tensor that was dropped for this room may need the old value of a state.
+            let before = shared.len();
+            let mut rest = Vec::with_capacity(before);
+            for pair @ (i, ..) in shared {
+                let state = operands.get(i).copied().unwrap_or_default();
+                rest.extend((!self.memory.is_needed(state)?).then_some(pair));
             }
-        }
-        let sizes: Vec<usize> = results.iter().map(|&result| self.memory.bytes(result)).collect();
-        let sizes = sizes.iter().enumerate().map(|(j, &bytes)| match shared.iter().find(|s| s.1 == j) {
-            Some(&(_, _, home)) => Err(home),
-            None => Ok(bytes),
-        });
-        let mut places = self.rooms(&sizes.chain([Ok(needs)]).collect::<Vec<_>>(), at, &label)?;
+            shared = rest;
+            if shared.len() == before {
+                break places;
+            }
+            let fresh = places.iter().zip(&wanted).filter(|(_, want)| want.is_ok());
+            fresh.for_each(|(place, _)| self.memory.give(*place));
+        };
         let workspace = places.pop().ok_or_else(|| internal("an op without a workspace"))?;
         let mut sources = Vec::with_capacity(operands.len());
         for (i, &operand) in operands.iter().enumerate() {
@@ -169,6 +197,27 @@ impl Walk {
         let pair = |&(i, j, _): &(usize, usize, Place)| Some((*operands.get(i)?, *results.get(j)?));
         let replaced = shared.iter().filter_map(pair).collect();
         Ok((Launch { kernel, operands: sources, results: places, workspace, label, fed_by }, replaced))
+    }
+
+    /// Pairs of an operand and a result of an op that share the bytes of a state: its old and its next value.
+    fn shared(
+        &mut self,
+        op: usize,
+        operands: &[Tensor],
+        results: &[Tensor],
+    ) -> Result<Vec<(usize, usize, Place)>, Error> {
+        let kernel = self.memory.flow.ops.get(op).map_or(usize::MAX, |op| op.kernel);
+        let mut shared = Vec::new();
+        for (j, &result) in results.iter().enumerate() {
+            let Some((state, home)) = self.memory.overwritten(result, op)? else { continue };
+            let mut reads = operands.iter().enumerate().filter(|(_, operand)| **operand == state);
+            if let (Some((i, _)), None) = (reads.next(), reads.next())
+                && self.may_share(kernel, (i, j))
+            {
+                shared.push((i, j, home));
+            }
+        }
+        Ok(shared)
     }
 
     /// Whether a kernel computes this result in the bytes of this operand.
@@ -205,7 +254,8 @@ impl Walk {
             }
         }
         let bytes = wanted.iter().filter_map(|want| want.as_ref().ok()).sum();
-        Err(self.memory.full(self.policy.name(), bytes, label))
+        let who = if label.is_empty() { String::new() } else { format!("`{label}`") };
+        Err(self.memory.full(self.policy.name(), bytes, &who))
     }
 
     /// Runs a kernel and takes its time.
@@ -247,9 +297,11 @@ impl Walk {
         }
         // In the order of the step, so that little is pinned at a time and calls hardly nest.
         let (_, before) = ops.split_last().ok_or_else(|| internal("a dropped tensor has no op"))?;
+        let of = |op: &usize| self.memory.flow.ops.get(*op);
+        let read: BTreeSet<Tensor> = ops.iter().filter_map(of).flat_map(|op| op.operands.clone()).collect();
         for &op in before {
             let results = self.memory.flow.ops.get(op).map_or_else(Vec::new, |op| op.results.clone());
-            for result in results.into_iter().take(1) {
+            for result in results.into_iter().filter(|result| read.contains(result)) {
                 self.bring(result, at)?;
                 self.memory.unpin(result)?;
             }
@@ -277,16 +329,19 @@ impl Walk {
         if self.memory.release_visitor(at)? {
             return Ok(true);
         }
-        let Some((tensor, leaves)) = self.policy.victim(&self.memory, at) else { return Ok(false) };
-        if leaves == Leaves::Offloaded && self.memory.offload(tensor)? {
-            return Ok(true);
+        let mut stay = Vec::new();
+        while let Some((tensor, leaves)) = self.policy.victim(&self.memory, at, &stay) {
+            if leaves == Leaves::Offloaded && self.memory.offload(tensor)? {
+                return Ok(true);
+            }
+            // Without room in host memory it has to be computed again.
+            if self.memory.closure(tensor).is_some() {
+                self.memory.drop_it(tensor, at)?;
+                return Ok(true);
+            }
+            stay.push(tensor);
         }
-        // Without room in host memory it has to be computed again.
-        if self.memory.closure(tensor).is_none() {
-            return Ok(false);
-        }
-        self.memory.drop_it(tensor, at)?;
-        Ok(true)
+        Ok(false)
     }
 
     /// Brings tensors back ahead of their use, as long as there is room.

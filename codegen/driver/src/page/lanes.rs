@@ -1,5 +1,6 @@
 //! Lanes of the step: what each queue runs when, and where kernels of the device wait.
 
+use std::collections::BTreeSet;
 use std::fmt::Write;
 
 use memc_ir::counted;
@@ -39,7 +40,7 @@ fn told(scene: &Scene<'_>, index: usize, recomputed: &[usize]) -> Option<(String
     Some(match &scene.command(index)?.action {
         Action::Launch { kernel, .. } => {
             let op = plan.kernels.get(super::index(*kernel)).map_or("", |kernel| kernel.op.mnemonic());
-            if recomputed.contains(&index) {
+            if recomputed.binary_search(&index).is_ok() {
                 (format!("{label}: {op}, recomputed"), "redo")
             } else {
                 (format!("{label}: {op}"), "launch")
@@ -57,6 +58,11 @@ fn told(scene: &Scene<'_>, index: usize, recomputed: &[usize]) -> Option<(String
         }
         _ => return None,
     })
+}
+
+/// Time of the launches that recompute, in ns.
+pub(super) fn recomputed_ns(scene: &Scene<'_>) -> u64 {
+    recomputed(scene).into_iter().map(|launch| scene.length_ns(launch)).sum()
 }
 
 /// Launches that recompute, in order.
@@ -109,16 +115,16 @@ fn waiting(scene: &Scene<'_>, queue: Queue) -> Vec<Drawn> {
 /// Boxes of all lanes, lane by lane, and how many short ones are left out.
 fn boxes(scene: &Scene<'_>) -> (String, usize) {
     let recomputed = recomputed(scene);
-    let mut lengths: Vec<u64> = scene.spans.keys().map(|command| scene.length_ns(*command)).collect();
-    lengths.sort_unstable_by(|a, b| b.cmp(a));
-    let least = lengths.get(MOST_BOXES).map_or(0, |longest_left_out| longest_left_out + 1);
+    let mut longest: Vec<usize> = scene.spans.keys().copied().collect();
+    longest.sort_by_key(|&command| (std::cmp::Reverse(scene.length_ns(command)), command));
+    let drawn: BTreeSet<usize> = longest.into_iter().take(MOST_BOXES).collect();
     let (mut out, mut left_out) = (String::new(), 0);
     for queue in Queue::ALL {
         let mut lane = waiting(scene, queue);
         let own = |index: &usize| scene.command(*index).is_some_and(|command| command.queue == queue);
         for (&index, span) in scene.spans.iter().filter(|(index, _)| own(index)) {
             let Some((text, class)) = told(scene, index, &recomputed) else { continue };
-            if scene.length_ns(index) < least {
+            if !drawn.contains(&index) {
                 left_out += 1;
                 continue;
             }

@@ -51,6 +51,8 @@ pub fn page(plan: &Plan, bucket: Option<&str>, profile: &DeviceProfile) -> Resul
         "model" => escape(&drawn.meta.model),
         "style" => STYLE.to_owned(),
         "script" => SCRIPT.to_owned(),
+        "kind" => kind(drawn),
+        "device" => escape(&scene.device),
         "bucket" => told_bucket(plan, index),
         "figures" => figures(&scene),
         "budget" => budget::html(&scene),
@@ -97,6 +99,22 @@ fn chosen(plan: &Plan, bucket: Option<&str>) -> Result<usize, Error> {
     }
 }
 
+/// The kind of step that a plan runs.
+fn kind(plan: &Plan) -> String {
+    let meta = &plan.meta;
+    let each = if meta.is_inference() {
+        "step of inference"
+    } else if meta.is_evaluation() {
+        "step of evaluation"
+    } else {
+        "training step"
+    };
+    match memc_plan::jobs(&meta.options).count() {
+        0 => format!("A {each}"),
+        jobs => format!("A round of {jobs} jobs, each a {each},"),
+    }
+}
+
 /// Paragraph that names the bucket, of a plan with several.
 fn told_bucket(plan: &Plan, index: usize) -> String {
     if plan.buckets.is_empty() {
@@ -137,8 +155,8 @@ fn figures(scene: &Scene<'_>) -> String {
             format!("{}, {}", size(claims.swap_out_bytes), size(claims.swap_in_bytes)),
             "in a step".to_owned(),
         ),
-        ("recomputed", memc_ir::counted(claims.recompute_ops, "op"), ms(claims.recompute_ns)),
-        ("host memory", size(meta.host_bytes), "page-locked".to_owned()),
+        ("recomputed", memc_ir::counted(claims.recompute_ops, "op"), ms(lanes::recomputed_ns(scene))),
+        ("host memory", size(meta.host_bytes), "host arena".to_owned()),
     ];
     let mut out = String::new();
     for (name, value, about) in cells {
