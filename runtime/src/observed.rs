@@ -34,14 +34,24 @@ impl MeasureOptions {
 
 /// Average of a kernel's times in ns.
 #[derive(Clone, Copy, Debug)]
-struct Average {
+pub(crate) struct Average {
     ns: f64,
     /// The newest time, where it is far from the average.
     far: Option<f64>,
 }
 
 impl Average {
-    fn add(&mut self, ns: f64) {
+    /// The average of one time.
+    pub(crate) fn new(ns: f64) -> Average {
+        Average { ns, far: None }
+    }
+
+    pub(crate) fn ns(&self) -> f64 {
+        self.ns
+    }
+
+    /// Takes one more time.
+    pub(crate) fn add(&mut self, ns: f64) {
         let far = |a: f64, b: f64| a > b * FAR;
         if !far(ns, self.ns) && !far(self.ns, ns) {
             self.far = None;
@@ -104,7 +114,7 @@ impl Observed {
         for ((average, sum), launches) in self.averages.iter_mut().zip(sums).zip(&self.launches) {
             if *launches > 0 {
                 let ns = (sum as f64 / *launches as f64).max(1.0);
-                average.get_or_insert(Average { ns, far: None }).add(ns);
+                average.get_or_insert(Average::new(ns)).add(ns);
             }
         }
         self.steps += 1;
@@ -188,7 +198,7 @@ mod tests {
     use super::*;
 
     fn after(times: &[f64]) -> f64 {
-        let mut average = Average { ns: times[0], far: None };
+        let mut average = Average::new(times[0]);
         times[1..].iter().for_each(|&ns| average.add(ns));
         average.ns
     }

@@ -95,7 +95,7 @@ pub(crate) enum Source {
 }
 
 /// One run of a kernel.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Launch {
     pub(crate) kernel: usize,
     pub(crate) operands: Vec<Source>,

@@ -44,7 +44,7 @@ impl Runner {
     }
 
     /// Runs a load, store, write or read, with the host's part; there is no other exchange.
-    pub(super) fn exchange(&self, action: &Action, host: &mut dyn HostSide) -> Result<(), Error> {
+    pub(crate) fn exchange(&self, action: &Action, host: &mut dyn HostSide) -> Result<(), Error> {
         let (program, arenas) = (&self.program, &self.arenas);
         let place = |places: &[Place], i: usize| places.get(i).copied();
         match *action {

@@ -35,15 +35,13 @@ pub(super) struct Entry {
     pub(super) is_next: bool,
 }
 
-/// A launch, with tensors in place of addresses.
+/// A launch with the tensors that its places stand for.
 #[derive(Debug)]
 pub(super) struct Op {
-    pub(super) kernel: usize,
     pub(super) operands: Vec<Tensor>,
     pub(super) results: Vec<Tensor>,
-    pub(super) workspace: usize,
-    pub(super) label: String,
-    pub(super) fed_by: Vec<Option<String>>,
+    /// The unplanned launch.
+    pub(super) launch: Launch,
 }
 
 /// An unplanned step.
@@ -176,15 +174,7 @@ impl Reader {
             operands.push(tensor);
         }
         let results = launch.results.iter().map(|place| self.put(*place, Origin::Op(op))).collect();
-        let (kernel, workspace) = (launch.kernel, launch.workspace.len);
-        Ok(Op {
-            kernel,
-            operands,
-            results,
-            workspace,
-            label: launch.label.clone(),
-            fed_by: launch.fed_by.clone(),
-        })
+        Ok(Op { operands, results, launch: launch.clone() })
     }
 }
 

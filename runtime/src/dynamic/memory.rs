@@ -13,6 +13,7 @@ use super::copies::{Copies, Direction};
 use super::flow::{Flow, Origin, Tensor, internal};
 use super::space::Space;
 use crate::clock::{elapsed_ns, now};
+use crate::observed::Average;
 use crate::program::Place;
 use crate::{Error, Program, cpu::arena::Arenas};
 
@@ -53,14 +54,14 @@ pub(super) struct Memory {
     pub(super) copies: Copies,
     /// Bytes of the device arena.
     pub(super) capacity: usize,
-    /// Time of each op in ns, once it has run.
-    pub(super) cost_ns: Vec<u64>,
+    /// Time of each op, once it has run.
+    times: Vec<Option<Average>>,
     /// Dropped tensors that are still to be read.
     dropped: BTreeSet<Tensor>,
     /// Places of the states between steps, the first of the arena.
     pub(super) homes: Vec<Place>,
-    /// Their end.
-    homes_end: usize,
+    /// Their end, which is the number of their bytes.
+    pub(super) homes_end: usize,
     /// Tensors that nothing reads any more, but a dropped one may need.
     kept: Vec<Tensor>,
     pub(super) counts: Counts,
@@ -77,7 +78,7 @@ impl Memory {
         let flow = Flow::of(program)?;
         Ok(Memory {
             held: vec![Held::default(); flow.tensors.len()],
-            cost_ns: vec![0; flow.ops.len()],
+            times: vec![None; flow.ops.len()],
             flow,
             device: Space::new(0, capacity),
             host: Space::new(program.host_bytes, host_bytes),
@@ -182,7 +183,19 @@ impl Memory {
     /// Time in ns of computing a tensor again; `None` where it cannot be.
     pub(super) fn recompute_ns(&self, tensor: Tensor) -> Option<u64> {
         let ops = self.closure(tensor)?;
-        Some(ops.iter().filter_map(|&op| self.cost_ns.get(op)).sum())
+        Some(self.cost_ns(ops.iter()))
+    }
+
+    /// Takes the time of an op.
+    pub(super) fn took(&mut self, op: usize, ns: u64) {
+        let average = self.times.get_mut(op);
+        average.into_iter().for_each(|of| of.get_or_insert(Average::new(ns as f64)).add(ns as f64));
+    }
+
+    /// Time of these ops in ns.
+    pub(super) fn cost_ns<'o>(&self, ops: impl Iterator<Item = &'o usize>) -> u64 {
+        let times = ops.filter_map(|&op| self.times.get(op)?.as_ref());
+        times.map(|average| average.ns().round() as u64).sum()
     }
 
     /// Leaves a tensor to be computed again, if an op from `at` on reads it.
@@ -314,10 +327,13 @@ impl Memory {
     }
 
     /// Gives the states their places for good.
-    pub(super) fn settle_in(&mut self) -> Result<(), Place> {
+    ///
+    /// # Errors
+    /// [`Error::Memory`] where they do not fit.
+    pub(super) fn settle_in(&mut self, name: &str) -> Result<(), Error> {
         for state in 0..self.flow.next.len() {
             let bytes = self.bytes(state);
-            let place = self.take(bytes).ok_or(Place { space: Arena::Dev, start: 0, len: bytes })?;
+            let place = self.take(bytes).ok_or_else(|| self.full(name, bytes, "the states"))?;
             self.homes_end = self.homes_end.max(place.end());
             self.homes.push(place);
         }

@@ -156,38 +156,32 @@ impl Device for Dynamic {
         let fill = if self.options.check_memory { cpu::exec::POISON } else { 0 };
         let arenas = Arc::new(Arenas::reserve(capacity, host_bytes, fill)?);
         let mut memory = Memory::new(&program, &arenas, capacity, host_bytes)?;
-        let settled = memory.settle_in();
-        settled.map_err(|place| memory.full(self.policy.name(), place.len, "the states"))?;
+        memory.settle_in(self.policy.name())?;
         let walk = Walk {
             policy: self.policy,
-            program: program.clone(),
-            memory,
             runner: Runner::new(program.clone(), arenas.clone(), self.options.check_memory),
+            program,
+            memory,
             arenas,
             pool: self.pool.clone(),
-            slots: program.slots.clone(),
-            results: program.results.clone(),
-            fixed: program.resident_slots.iter().map(|place| place.len).sum(),
             visitors: Vec::new(),
             ahead: Vec::new(),
         };
-        Ok(Box::new(Walker { walk, program, progress: Progress::New, has_failed: false }))
+        Ok(Box::new(Walker { walk, progress: Progress::New }))
     }
 }
 
 /// An unplanned program that is walked.
 struct Walker {
     walk: Walk,
-    program: Arc<Program>,
     progress: Progress,
-    has_failed: bool,
 }
 
 impl Walker {
     /// Loads the states, or stores them.
     fn states(&mut self, section: Section, host: &mut dyn HostSide) -> Result<(), Error> {
         let walk = &mut self.walk;
-        for command in self.program.section(section) {
+        for command in walk.program.clone().section(section) {
             match command.action {
                 Action::Load(state) => {
                     let place = walk.memory.place(state)?;
@@ -208,24 +202,24 @@ impl Walker {
 
 impl Executor for Walker {
     fn run(&mut self, section: Section, host: &mut dyn HostSide) -> Result<(), Error> {
-        if self.has_failed {
-            return Err(internal("the device was used after an error"));
-        }
-        if !self.progress.allows(section) {
-            self.has_failed = true;
+        let progress = std::mem::replace(&mut self.progress, Progress::Within);
+        if !progress.allows(section) {
             return Err(Progress::refuse(section));
         }
-        let done = match section {
-            Section::Body => self.walk.step(host),
-            _ => self.states(section, host),
-        };
-        self.has_failed = done.is_err();
-        self.progress = if done.is_ok() { Progress::After(section) } else { Progress::Within };
-        done
+        match section {
+            Section::Body => self.walk.step(host)?,
+            _ => self.states(section, host)?,
+        }
+        self.progress = Progress::After(section);
+        Ok(())
     }
 
     fn synchronize(&mut self) -> Result<(), Error> {
-        self.walk.memory.copies.drain()
+        if matches!(self.progress, Progress::Within) {
+            return Err(internal("the device was used after an error"));
+        }
+        let drained = self.walk.memory.copies.drain();
+        drained.inspect_err(|_| self.progress = Progress::Within)
     }
 
     fn decided(&self) -> Option<Decided> {

@@ -124,8 +124,8 @@ impl Policy {
     }
 
     /// Bytes of the device that are to be in use at most before an op runs.
-    pub(super) fn goal(self, memory: &Memory, fixed: usize, at: usize) -> usize {
-        let room = memory.capacity.saturating_sub(fixed);
+    pub(super) fn goal(self, memory: &Memory, at: usize) -> usize {
+        let room = memory.capacity.saturating_sub(memory.homes_end);
         if self.copies() && at < memory.flow.split { memory.capacity - room / 4 } else { memory.capacity }
     }
 
@@ -180,7 +180,7 @@ fn neighbourhood_ns(memory: &Memory, tensor: Tensor) -> u64 {
     let (mut open, mut seen) = (vec![tensor], BTreeSet::new());
     while let Some(tensor) = open.pop() {
         let uses = memory.flow.tensors.get(tensor).map_or(&[][..], |entry| &entry.uses);
-        for &op in uses.iter().filter(|&&op| memory.cost_ns.get(op).is_some_and(|&ns| ns > 0)) {
+        for &op in uses {
             let results = memory.flow.ops.get(op).map_or(&[][..], |op| &op.results);
             for &result in results.iter().filter(|&&result| memory.is_dropped(result)) {
                 ops.insert(op);
@@ -188,5 +188,5 @@ fn neighbourhood_ns(memory: &Memory, tensor: Tensor) -> u64 {
             }
         }
     }
-    ops.iter().filter_map(|&op| memory.cost_ns.get(op)).sum()
+    memory.cost_ns(ops.iter())
 }

@@ -15,11 +15,16 @@ use crate::cpu::{arena::Arenas, guarded};
 use crate::program::{Action, Launch, Place, Source};
 use crate::{Error, HostSide, Program};
 
-/// Weight of the newest time of an op in its average.
-const ALPHA: f64 = 0.25;
-
 /// Ops that a step runs again at most, for each of its ops.
 const AGAIN: u64 = 64;
+
+/// Bytes that an op asks for.
+enum Want {
+    /// So many, anywhere on the device.
+    Bytes(usize),
+    /// These.
+    Place(Place),
+}
 
 /// A step that is walked.
 pub(super) struct Walk {
@@ -29,12 +34,6 @@ pub(super) struct Walk {
     pub(super) arenas: Arc<Arenas>,
     pub(super) runner: Runner,
     pub(super) pool: Arc<ThreadPool>,
-    /// Slots of the inputs in host memory.
-    pub(super) slots: Vec<Place>,
-    /// Slots of the outputs in host memory.
-    pub(super) results: Vec<Place>,
-    /// Bytes of the states.
-    pub(super) fixed: usize,
     /// Tensors that were computed again for the op at hand, and leave with it if nothing else reads them.
     pub(super) visitors: Vec<Tensor>,
     /// Tensors that came back ahead of their use, with the op that reads them.
@@ -48,9 +47,9 @@ impl Walk {
         self.ahead.clear();
         self.visitors.clear();
         for input in self.memory.flow.writes.clone() {
-            let Some(&slot) = self.slots.get(input) else { continue };
+            let Some(&slot) = self.program.slots.get(input) else { continue };
             self.memory.copies.settle(slot, true)?;
-            host.write(input, self.arenas.write(slot))?;
+            self.runner.exchange(&Action::Write(input), host)?;
         }
         let ops = self.memory.flow.ops.len();
         for op in 0..ops {
@@ -69,9 +68,9 @@ impl Walk {
         }
         self.carry()?;
         for output in self.memory.flow.reads.clone() {
-            let Some(&slot) = self.results.get(output) else { continue };
+            let Some(&slot) = self.program.results.get(output) else { continue };
             self.memory.copies.settle(slot, false)?;
-            host.read(output, self.arenas.read(slot))?;
+            self.runner.exchange(&Action::Read(output), host)?;
         }
         Ok(())
     }
@@ -80,7 +79,7 @@ impl Walk {
     fn release_early(&mut self, op: usize) -> Result<(), Error> {
         let operands = self.memory.flow.ops.get(op).map_or_else(Vec::new, |op| op.operands.clone());
         operands.iter().try_for_each(|&operand| self.memory.pin(operand))?;
-        let goal = self.policy.goal(&self.memory, self.fixed, op);
+        let goal = self.policy.goal(&self.memory, op);
         while self.memory.device.used() > goal && self.evict(op)? {}
         operands.iter().try_for_each(|&operand| self.memory.unpin(operand))
     }
@@ -162,16 +161,15 @@ impl Walk {
     ) -> Result<(Launch, Vec<(Tensor, Tensor)>), Error> {
         let entry = self.memory.flow.ops.get(op).ok_or_else(|| internal("an op that there is not"))?;
         let (operands, results) = (entry.operands.clone(), entry.results.clone());
-        let (kernel, needs, label) = (entry.kernel, entry.workspace, entry.label.clone());
-        let fed_by = entry.fed_by.clone();
+        let mut launch = entry.launch.clone();
         let mut shared = if again { Vec::new() } else { self.shared(op, &operands, &results)? };
         let mut places = loop {
             let wanted = results.iter().enumerate().map(|(j, &result)| {
                 let home = shared.iter().find(|s| s.1 == j).map(|&(_, _, home)| home);
-                home.map_or(Ok(self.memory.bytes(result)), Err)
+                home.map_or(Want::Bytes(self.memory.bytes(result)), Want::Place)
             });
-            let wanted: Vec<Result<usize, Place>> = wanted.chain([Ok(needs)]).collect();
-            let places = self.rooms(&wanted, at, &label)?;
+            let wanted: Vec<Want> = wanted.chain([Want::Bytes(launch.workspace.len)]).collect();
+            let places = self.rooms(&wanted, at, &launch.label)?;
             // A tensor that was dropped for this room may need the old value of a state.
             let before = shared.len();
             let mut rest = Vec::with_capacity(before);
@@ -183,20 +181,19 @@ impl Walk {
             if shared.len() == before {
                 break places;
             }
-            let fresh = places.iter().zip(&wanted).filter(|(_, want)| want.is_ok());
-            fresh.for_each(|(place, _)| self.memory.give(*place));
+            self.give_back(&wanted, places.into_iter().map(Some));
         };
-        let workspace = places.pop().ok_or_else(|| internal("an op without a workspace"))?;
-        let mut sources = Vec::with_capacity(operands.len());
+        launch.workspace = places.pop().ok_or_else(|| internal("an op without a workspace"))?;
+        launch.results = places;
+        launch.operands.clear();
         for (i, &operand) in operands.iter().enumerate() {
-            sources.push(match shared.iter().find(|s| s.0 == i) {
+            launch.operands.push(match shared.iter().find(|s| s.0 == i) {
                 Some(&(_, j, _)) => Source::Result(j),
                 None => Source::Place(self.memory.place(operand)?),
             });
         }
         let pair = |&(i, j, _): &(usize, usize, Place)| Some((*operands.get(i)?, *results.get(j)?));
-        let replaced = shared.iter().filter_map(pair).collect();
-        Ok((Launch { kernel, operands: sources, results: places, workspace, label, fed_by }, replaced))
+        Ok((launch, shared.iter().filter_map(pair).collect()))
     }
 
     /// Pairs of an operand and a result of an op that share the bytes of a state: its old and its next value.
@@ -206,7 +203,7 @@ impl Walk {
         operands: &[Tensor],
         results: &[Tensor],
     ) -> Result<Vec<(usize, usize, Place)>, Error> {
-        let kernel = self.memory.flow.ops.get(op).map_or(usize::MAX, |op| op.kernel);
+        let kernel = self.memory.flow.ops.get(op).map_or(usize::MAX, |op| op.launch.kernel);
         let mut shared = Vec::new();
         for (j, &result) in results.iter().enumerate() {
             let Some((state, home)) = self.memory.overwritten(result, op)? else { continue };
@@ -229,33 +226,35 @@ impl Walk {
 
     /// Bytes of the device for the results and the workspace of an op; a place that there is stays. As a last
     /// resort all that is there moves together.
-    fn rooms(
-        &mut self,
-        wanted: &[Result<usize, Place>],
-        at: usize,
-        label: &str,
-    ) -> Result<Vec<Place>, Error> {
+    fn rooms(&mut self, wanted: &[Want], at: usize, label: &str) -> Result<Vec<Place>, Error> {
         for is_last in [false, true] {
             let mut places = Vec::with_capacity(wanted.len());
             for want in wanted {
-                match want {
-                    Err(place) => places.push(Some(*place)),
-                    Ok(bytes) => places.push(self.room(*bytes, at)?),
-                }
+                places.push(match want {
+                    Want::Place(place) => Some(*place),
+                    Want::Bytes(bytes) => self.room(*bytes, at)?,
+                });
             }
             if let Some(places) = places.iter().copied().collect::<Option<Vec<Place>>>() {
                 return Ok(places);
             }
-            for (place, _) in places.iter().zip(wanted).filter(|(_, want)| want.is_ok()) {
-                place.iter().for_each(|place| self.memory.give(*place));
-            }
+            self.give_back(wanted, places.into_iter());
             if !is_last {
                 self.memory.compact(&self.arenas)?;
             }
         }
-        let bytes = wanted.iter().filter_map(|want| want.as_ref().ok()).sum();
+        let bytes = wanted.iter().map(|want| if let Want::Bytes(bytes) = want { *bytes } else { 0 }).sum();
         let who = if label.is_empty() { String::new() } else { format!("`{label}`") };
         Err(self.memory.full(self.policy.name(), bytes, &who))
+    }
+
+    /// Gives back the bytes that were taken for what was wanted.
+    fn give_back(&mut self, wanted: &[Want], places: impl Iterator<Item = Option<Place>>) {
+        for (want, place) in wanted.iter().zip(places) {
+            if let (Want::Bytes(_), Some(place)) = (want, place) {
+                self.memory.give(place);
+            }
+        }
     }
 
     /// Runs a kernel and takes its time.
@@ -265,10 +264,7 @@ impl Walk {
         let (pool, runner) = (&self.pool, &mut self.runner);
         guarded(Section::Body, op, || pool.install(|| runner.run(&action)))?;
         let ns = self.memory.now_ns().saturating_sub(before).max(1);
-        if let Some(cost) = self.memory.cost_ns.get_mut(op) {
-            let more = ALPHA * (ns as f64 - *cost as f64);
-            *cost = if *cost == 0 { ns } else { (*cost as f64 + more).max(1.0) as u64 };
-        }
+        self.memory.took(op, ns);
         Ok(())
     }
 
@@ -278,7 +274,7 @@ impl Walk {
         if !self.memory.is_here(tensor) {
             let has_copy = self.memory.held(tensor).is_some_and(|held| held.host.is_some());
             if has_copy && !self.policy.computes_instead(&self.memory, tensor) {
-                let places = self.rooms(&[Ok(self.memory.bytes(tensor))], at, "")?;
+                let places = self.rooms(&[Want::Bytes(self.memory.bytes(tensor))], at, "")?;
                 places.into_iter().try_for_each(|place| self.memory.reload(tensor, place))?;
             } else {
                 self.compute_again(tensor, at)?;

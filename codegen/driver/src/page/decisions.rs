@@ -228,7 +228,7 @@ pub(super) fn html(scene: &Scene<'_>) -> String {
         size(claims.swap_out_bytes),
         size(claims.swap_in_bytes),
         counted(claims.recompute_ops, "launch"),
-        ms(super::lanes::recomputed_ns(scene)),
+        ms(scene.recomputed_ns()),
         escape(&hosted),
         totals(scene, &fates)
     )

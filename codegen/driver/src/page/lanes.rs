@@ -8,7 +8,6 @@ use memc_plan::{Action, Queue, Space};
 
 use super::arena::MOST_BOXES;
 use super::scene::{Scene, Stall};
-use super::slots::{Came, Stay};
 use super::svg::{Plot, UNITS, ms, percent, rect, scaled, size, table, time_marks};
 
 /// Stalls of the table.
@@ -34,13 +33,13 @@ fn top(queue: Queue) -> u64 {
 }
 
 /// Text and class of a command; `None` where it takes no time.
-fn told(scene: &Scene<'_>, index: usize, recomputed: &[usize]) -> Option<(String, &'static str)> {
+fn told(scene: &Scene<'_>, index: usize) -> Option<(String, &'static str)> {
     let label = scene.label(index);
     let plan = scene.plan;
     Some(match &scene.command(index)?.action {
         Action::Launch { kernel, .. } => {
             let op = plan.kernels.get(super::index(*kernel)).map_or("", |kernel| kernel.op.mnemonic());
-            if recomputed.binary_search(&index).is_ok() {
+            if scene.recomputed.contains(&index) {
                 (format!("{label}: {op}, recomputed"), "redo")
             } else {
                 (format!("{label}: {op}"), "launch")
@@ -58,21 +57,6 @@ fn told(scene: &Scene<'_>, index: usize, recomputed: &[usize]) -> Option<(String
         }
         _ => return None,
     })
-}
-
-/// Time of the launches that recompute, in ns.
-pub(super) fn recomputed_ns(scene: &Scene<'_>) -> u64 {
-    recomputed(scene).into_iter().map(|launch| scene.length_ns(launch)).sum()
-}
-
-/// Launches that recompute, in order.
-fn recomputed(scene: &Scene<'_>) -> Vec<usize> {
-    let again = |stay: &&Stay| stay.came == Came::Recomputed;
-    let stays = scene.slots.slots.iter().flat_map(|slot| &slot.stays).filter(again);
-    let mut launches: Vec<usize> = stays.filter_map(|stay| stay.from).collect();
-    launches.sort_unstable();
-    launches.dedup();
-    launches
 }
 
 fn cause(scene: &Scene<'_>, stall: &Stall) -> String {
@@ -114,7 +98,6 @@ fn waiting(scene: &Scene<'_>, queue: Queue) -> Vec<Drawn> {
 
 /// Boxes of all lanes, lane by lane, and how many short ones are left out.
 fn boxes(scene: &Scene<'_>) -> (String, usize) {
-    let recomputed = recomputed(scene);
     let mut longest: Vec<usize> = scene.spans.keys().copied().collect();
     longest.sort_by_key(|&command| (std::cmp::Reverse(scene.length_ns(command)), command));
     let drawn: BTreeSet<usize> = longest.into_iter().take(MOST_BOXES).collect();
@@ -123,7 +106,7 @@ fn boxes(scene: &Scene<'_>) -> (String, usize) {
         let mut lane = waiting(scene, queue);
         let own = |index: &usize| scene.command(*index).is_some_and(|command| command.queue == queue);
         for (&index, span) in scene.spans.iter().filter(|(index, _)| own(index)) {
-            let Some((text, class)) = told(scene, index, &recomputed) else { continue };
+            let Some((text, class)) = told(scene, index) else { continue };
             if !drawn.contains(&index) {
                 left_out += 1;
                 continue;

@@ -155,7 +155,7 @@ fn figures(scene: &Scene<'_>) -> String {
             format!("{}, {}", size(claims.swap_out_bytes), size(claims.swap_in_bytes)),
             "in a step".to_owned(),
         ),
-        ("recomputed", memc_ir::counted(claims.recompute_ops, "op"), ms(lanes::recomputed_ns(scene))),
+        ("recomputed", memc_ir::counted(claims.recompute_ops, "op"), ms(scene.recomputed_ns())),
         ("host memory", size(meta.host_bytes), "host arena".to_owned()),
     ];
     let mut out = String::new();

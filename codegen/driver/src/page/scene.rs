@@ -1,12 +1,12 @@
 //! A plan's step with times: what the pictures of a page show.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use memc_ir::Module;
 use memc_passes::DeviceProfile;
 use memc_plan::{Action, Command, Plan, Queue, Span};
 
-use super::slots::{Slot, Slots, Stay, slots};
+use super::slots::{Came, Slot, Slots, Stay, slots};
 use super::svg::ms;
 use super::tensors::{Part, Tensors};
 use crate::candidate::Poses;
@@ -60,6 +60,8 @@ pub(super) struct Scene<'a> {
     pub(super) levels: Vec<Level>,
     pub(super) peak: Level,
     pub(super) stalls: Vec<Stall>,
+    /// Launches that recompute.
+    pub(super) recomputed: BTreeSet<usize>,
     pub(super) unplanned: Unplanned,
 }
 
@@ -76,13 +78,26 @@ impl<'a> Scene<'a> {
         let spans = spans.into_iter().map(|span| (span.command, span)).collect();
         let mut tensors = Tensors::of(module);
         let slots = slots(plan, &mut tensors);
+        let again = slots.slots.iter().flat_map(|slot| &slot.stays).filter(|s| s.came == Came::Recomputed);
+        let recomputed = again.filter_map(|stay| stay.from).collect();
         let instance = Instance::of_graph(module, profile, Poses::GIVEN)?;
         let kept = instance.given().kept();
         let unplanned = Unplanned { samples: memory_over_time(kept), step_ns: kept.evaluation.step_ns };
         let (levels, peak) = Default::default();
         let device = profile.name.to_string();
-        let mut scene =
-            Scene { plan, device, tensors, slots, spans, step_ns, levels, peak, stalls, unplanned };
+        let mut scene = Scene {
+            plan,
+            device,
+            tensors,
+            slots,
+            spans,
+            step_ns,
+            levels,
+            peak,
+            stalls,
+            recomputed,
+            unplanned,
+        };
         scene.levels = scene.levels();
         // The first of the highest.
         scene.peak = scene.levels.iter().rev().max_by_key(|level| level.total()).copied().unwrap_or_default();
@@ -107,6 +122,11 @@ impl<'a> Scene<'a> {
 
     pub(super) fn length_ns(&self, command: usize) -> u64 {
         self.spans.get(&command).map_or(0, |span| span.end_ns.saturating_sub(span.start_ns))
+    }
+
+    /// Time of the launches that recompute, in ns.
+    pub(super) fn recomputed_ns(&self) -> u64 {
+        self.recomputed.iter().map(|launch| self.length_ns(*launch)).sum()
     }
 
     pub(super) fn part(&self, tensor: usize) -> Part {
