@@ -114,6 +114,7 @@ pub fn search(
         let state = run.repair(state)?;
         run.prefetch(state)?;
     }
+    run.arrive_early()?;
     Ok(Outcome { best: run.best, evaluations: evaluations + run.evaluations - before })
 }
 

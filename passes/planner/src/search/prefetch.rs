@@ -6,10 +6,12 @@
 //! back to another slot.
 
 use memc_alloc::Options;
+use memc_ir::Arena;
 use rayon::prelude::*;
 
 use super::state::State;
 use super::{DECODES, Run};
+use crate::decisions::{Action, Decisions};
 use crate::error::DecisionsError;
 use crate::evaluate::{Schedule, evaluate_prefetched};
 use crate::ids::{CommandIx, GapIx, StepPos, TensorId};
@@ -80,6 +82,42 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
+    /// Moves the slots that inputs of the best plan arrive in, and no other, to bytes that are free while
+    /// the step before ends, if that makes it faster.
+    pub(super) fn arrive_early(&mut self) -> Result<(), DecisionsError> {
+        let Some(best) = self.best.as_ref().filter(|best| self.waits_for_input(best)) else { return Ok(()) };
+        let p = self.common.p;
+        let inputs: Vec<TensorId> =
+            p.tensors.ids().filter(|&t| p.tensors[t].kind == TensorKind::Input).collect();
+        let mut decisions = best.decisions.clone();
+        for &t in &inputs {
+            let mut arrivals = decisions.actions.iter_mut().filter_map(|action| match action {
+                Action::In((tensor, offset)) if *tensor == t => Some(offset),
+                _ => None,
+            });
+            arrivals.next().into_iter().for_each(|offset| *offset = None);
+        }
+        let runs = best.trace.commands.iter().filter(|(_, c)| matches!(c.kind, CommandKind::Run { .. }));
+        let ends: Arena<StepPos, u64> = runs.map(|(c, _)| best.timeline.spans[c].end).collect();
+        let (end, copies) = (ends.last().copied().unwrap_or(0), self.copies_ns(&inputs));
+        let tried = TAILS.map(|times| {
+            let from = ends.partition_point(|&at| at.saturating_add(copies.saturating_mul(times) / 2) <= end);
+            self.with_room(decisions.clone(), &inputs, from)
+        });
+        self.evaluations += tried.len() as u64;
+        for r in tried {
+            if let Some(r) = r?.filter(|r| self.best.as_ref().is_none_or(|best| r.key() < best.key())) {
+                self.found(r);
+            }
+        }
+        Ok(())
+    }
+
+    /// Time of the copies of all inputs in ns.
+    fn copies_ns(&self, inputs: &[TensorId]) -> u64 {
+        inputs.iter().map(|&t| self.common.p.device.h2d_ns(self.common.p.tensors[t].size)).sum()
+    }
+
     /// Whether an op waits for an input's copy.
     fn waits_for_input(&self, r: &Schedule) -> bool {
         let input = |c: CommandIx| match r.trace.commands[c].kind {
@@ -91,8 +129,7 @@ impl<'a> Run<'a> {
 
     /// The step from which on some times as long is left as the copies of all inputs take.
     fn tail(&self, s: &State<'a>, inputs: &[TensorId], times: u64) -> StepPos {
-        let copies: u64 =
-            inputs.iter().map(|&t| self.common.p.device.h2d_ns(self.common.p.tensors[t].size)).sum();
+        let copies = self.copies_ns(inputs);
         let end = s.timing.end.last().copied().unwrap_or(0);
         s.timing.end.partition_point(|&at| at.saturating_add(copies.saturating_mul(times) / 2) <= end)
     }
@@ -107,15 +144,20 @@ impl<'a> Run<'a> {
         if (self.common.request.stop)() {
             return Ok(None);
         }
+        self.with_room(s.genotype.decisions(self.common.p), inputs, from)
+    }
+
+    /// The plan of decisions with the slots of inputs free from a step on, if it fits.
+    fn with_room(
+        &self,
+        decisions: Decisions,
+        inputs: &[TensorId],
+        from: StepPos,
+    ) -> Result<Option<Schedule>, DecisionsError> {
         let (capacity, work) = (self.common.request.capacity, self.common.limits.layout_work);
         let options = Options { capacity: Some(capacity), work, seed: 0, all: true };
         let from: Vec<(TensorId, StepPos)> = inputs.iter().map(|&t| (t, from)).collect();
-        let r = evaluate_prefetched(
-            self.common.p,
-            s.genotype.decisions(self.common.p),
-            (&options, self.common.request.stop),
-            &from,
-        )?;
+        let r = evaluate_prefetched(self.common.p, decisions, (&options, self.common.request.stop), &from)?;
         Ok(r.filter(|r| r.evaluation.dev_bytes <= capacity))
     }
 }
