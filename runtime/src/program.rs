@@ -26,7 +26,7 @@ use memc_plan::{Kernel, Plan, Queue, Section, Space, Tuning};
 use crate::Error;
 
 /// A plan made ready for replay.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Program {
     pub(crate) dev_bytes: usize,
     /// Name of the profile that the plan was made with.
@@ -54,7 +54,7 @@ pub struct Program {
 }
 
 /// Types of a plan's tables.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Types {
     pub(crate) states: Vec<TensorType>,
     pub(crate) inputs: Vec<TensorType>,
@@ -125,7 +125,7 @@ impl Launch {
 }
 
 /// One entry of a section.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Command {
     pub(crate) queue: Queue,
     pub(crate) action: Action,
@@ -139,7 +139,7 @@ impl Command {
 }
 
 /// Effect of a command; indices are in range.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum Action {
     Launch(Launch),
     Copy { src: Place, dst: Place },
@@ -196,6 +196,11 @@ impl Program {
             Section::Body => &self.body,
             Section::Epilogue => &self.epilogue,
         }
+    }
+
+    /// The same program with another body, other places of inputs, and a host arena of so many bytes.
+    pub(crate) fn with_body(&self, body: Vec<Command>, slots: Vec<Place>, host_bytes: usize) -> Program {
+        Program { body, slots, host_bytes, ..self.clone() }
     }
 
     /// The commands of the body, to make them wrong on purpose.

@@ -186,7 +186,7 @@ fn on_device(
     run: &mut dyn FnMut(&dyn Device) -> Result<Report, Error>,
 ) -> Result<Report, Error> {
     require_gpu(options.device, options.libraries, options.no_graph)?;
-    // There small kernels share a launch, and the host's time to issue them is in a traced step.
+    // There small kernels share a launch, and a traced step has the host's time.
     if options.device != DeviceName::Cpu && options.measure.is_some() {
         let text = "--measure is for the CPU device; on a GPU, memrun profile measures what memc plans with";
         return Err(Error::Usage(text.to_owned()));
@@ -195,7 +195,8 @@ fn on_device(
         DeviceName::Cpu => run(&Cpu::new(options.cpu)?),
         DeviceName::Cuda(ordinal) => {
             let device = gpu::cuda(ordinal, options.libraries, options.cpu.check_memory);
-            run(&device.without_graph(options.no_graph).with_host_memory(options.host_mem.is_some()))
+            let granted = options.host_mem.map(|most| if options.verify { 0 } else { most });
+            run(&device.without_graph(options.no_graph).with_host_memory(granted))
         }
     }
 }

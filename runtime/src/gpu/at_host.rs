@@ -7,6 +7,8 @@ use memc_gpu::HostWork;
 use memc_plan::Section;
 use rayon::ThreadPool;
 
+use super::split::HALVES;
+use super::turns::Turns;
 use crate::cpu::arena::Arenas;
 use crate::cpu::exec::Runner;
 use crate::cpu::guarded;
@@ -21,7 +23,8 @@ pub(super) fn pool() -> Result<ThreadPool, Error> {
 
 /// Kernels of a program on its host arena.
 pub(super) struct HostKernels {
-    program: Arc<Program>,
+    /// Of each turn.
+    programs: [Arc<Program>; HALVES],
     /// Work is done one at a time; the lock is never waited for.
     runner: Mutex<Runner>,
     pool: ThreadPool,
@@ -32,15 +35,12 @@ pub(super) struct HostKernels {
 }
 
 impl HostKernels {
-    /// Kernels of a program whose host arena begins at `host`, and lives as long as anything runs.
-    pub(super) fn new(
-        program: &Arc<Program>,
-        host: &mut [u8],
-        check_memory: bool,
-    ) -> Result<Arc<HostKernels>, Error> {
-        let runner = Runner::new(program.clone(), Arc::new(Arenas::of_host(host)), check_memory);
+    /// Kernels of a program whose host arena is `host`, and lives as long as anything runs.
+    pub(super) fn new(turns: &Turns, host: &mut [u8], check_memory: bool) -> Result<Arc<HostKernels>, Error> {
+        let programs = [turns.program(0).clone(), turns.program(1).clone()];
+        let runner = Runner::new(turns.program(0).clone(), Arc::new(Arenas::of_host(host)), check_memory);
         Ok(Arc::new(HostKernels {
-            program: program.clone(),
+            programs,
             runner: Mutex::new(runner),
             pool: pool()?,
             failed: AtomicBool::new(false),
@@ -48,14 +48,15 @@ impl HostKernels {
         }))
     }
 
-    /// The work of one command.
-    pub(super) fn work(self: &Arc<Self>, section: Section, index: usize) -> HostWork {
+    /// The work of one command in a turn.
+    pub(super) fn work(self: &Arc<Self>, turn: usize, section: Section, index: usize) -> HostWork {
         let this = self.clone();
-        HostWork(Arc::new(move || this.run(section, index)))
+        HostWork(Arc::new(move || this.run(turn, section, index)))
     }
 
-    fn run(&self, section: Section, index: usize) {
-        let Some(command) = self.program.section(section).get(index) else { return };
+    fn run(&self, turn: usize, section: Section, index: usize) {
+        let program = self.programs.get(turn);
+        let Some(command) = program.and_then(|program| program.section(section).get(index)) else { return };
         if self.failed.load(Ordering::Acquire) {
             return;
         }

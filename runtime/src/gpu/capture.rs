@@ -48,10 +48,13 @@ impl<D: Graphs + Clock> Replay<D> {
     }
 
     fn issue_half(&mut self, split: &Split, half: usize) -> Result<(), GpuError> {
-        let (program, other) = (self.program.clone(), HALVES - 1 - half);
+        let (program, other) = (self.turns.program(half).clone(), HALVES - 1 - half);
         let body = program.section(Section::Body);
         for queue in Stream::ALL {
             self.driver.wait_outside(queue, split.end(other, queue))?;
+            for event in self.turns.gates().iter().filter_map(|event| split.outside(other, *event)) {
+                self.driver.wait_outside(queue, event)?;
+            }
         }
         let mut last = vec![None; program.events];
         for index in split.device.clone() {
@@ -97,10 +100,19 @@ impl<D: Graphs + Clock> Replay<D> {
         captured: &mut Captured,
         host: &mut dyn HostSide,
     ) -> Result<(), Error> {
-        let (program, split, half) = (self.program.clone(), &captured.split, captured.next);
+        let (split, half) = (&captured.split, self.turns.next);
+        let program = self.turns.program(half).clone();
         let body = program.section(Section::Body);
-        for command in body.get(..split.device.start).unwrap_or_default() {
-            self.on_host(&command.action, host)?;
+        for (index, command) in body.get(..split.device.start).unwrap_or_default().iter().enumerate() {
+            match command.action {
+                // The graph has the queues' waits.
+                Action::Wait(event)
+                    if let Some(event) = self.turns.same_turn(Section::Body, index, event) =>
+                {
+                    self.driver.await_event(event)?;
+                }
+                _ => self.on_host(&command.action, host)?,
+            }
         }
         if captured.behind {
             self.driver.synchronize()?;
@@ -114,7 +126,8 @@ impl<D: Graphs + Clock> Replay<D> {
         for command in body.get(split.device.end..).unwrap_or_default() {
             self.on_host(&command.action, host)?;
         }
-        (captured.next, captured.behind) = (HALVES - 1 - half, false);
+        captured.behind = false;
+        self.turns.pass();
         Ok(())
     }
 
@@ -122,7 +135,7 @@ impl<D: Graphs + Clock> Replay<D> {
     pub(super) fn after_graphs(&mut self) -> Result<(), GpuError> {
         let Some(captured) = &mut self.captured else { return Ok(()) };
         if !captured.behind {
-            let last = HALVES - 1 - captured.next;
+            let last = HALVES - 1 - self.turns.next;
             for queue in Stream::ALL {
                 self.driver.wait(queue, captured.split.end(last, queue))?;
             }

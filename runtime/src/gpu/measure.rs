@@ -2,8 +2,9 @@
 //!
 //! Contract: the first step warms up; the others run the body's commands one after another on one queue, as a
 //! captured graph, so that what the host takes to issue a command is in no time. Marks themselves take time,
-//! which pairs of marks with nothing between tell, and which is taken off. Before a step counts the graph is
-//! replayed for a while, so that the device's clocks are those of a long run.
+//! which pairs of marks with nothing between tell, and which is taken off. A kernel between marks also begins
+//! later than one behind another kernel: what all take together without marks tells by how much. Before a
+//! step counts the graph is replayed for a while, so that the device's clocks are those of a long run.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -17,12 +18,14 @@ use super::split::Split;
 use crate::clock::{elapsed_ns, now};
 use crate::log::Log;
 use crate::profile::machine::median;
-use crate::program::Action;
+use crate::program::{Action, Command};
 use crate::progress::Progress;
 use crate::{Device, Error, Executor, HostSide, Program, memory};
 
 /// Pairs of marks with nothing between in a step.
 const PAIRS: usize = 15;
+/// Times that medians are of.
+const SAMPLES: usize = 5;
 
 /// Times of a program's steps.
 #[derive(Default)]
@@ -45,7 +48,8 @@ impl<'a, F> Timed<'a, F> {
     /// `host_is_granted` where the caller lets the program have its host arena, whatever the system says is
     /// available. The device is busy for `warm_ns` before it is measured.
     pub(crate) fn new(open: &'a F, host_is_granted: bool, warm_ns: u64) -> Timed<'a, F> {
-        let options = ReplayOptions { host_is_granted, ..ReplayOptions::MEASURED };
+        let granted = host_is_granted.then_some(u64::MAX);
+        let options = ReplayOptions { granted, ..ReplayOptions::MEASURED };
         Timed { open, options, warm_ns, measured: Log::default() }
     }
 
@@ -79,6 +83,7 @@ impl<D: Graphs + Clock + LibraryAlgorithms + 'static, F: Fn() -> Result<D, GpuEr
             chain: None,
             marked: Vec::new(),
             empty: 0..0,
+            late_ns: 0,
             warm_ns: self.warm_ns,
             bytes,
             measured: self.measured.clone(),
@@ -96,11 +101,38 @@ struct InOrder<D> {
     marked: Vec<usize>,
     /// Pairs of marks with nothing between.
     empty: Range<usize>,
+    /// Time in ns by which a kernel between marks begins later than one behind another kernel.
+    late_ns: u64,
     /// Time in ns that the device is kept busy before it is measured.
     warm_ns: u64,
     /// Bytes of the device that were free before, and those of its arena.
     bytes: [u64; 2],
     measured: Log<Measured>,
+}
+
+/// Whether the one queue has a command: not events, which one queue does not need, nor kernels on the host,
+/// which nothing that is measured depends on.
+fn in_order(command: &Command) -> bool {
+    let is_event = matches!(command.action, Action::Record(_) | Action::Wait(_));
+    !is_event && command.queue != Queue::CPU && command.queue.stream().is_some()
+}
+
+/// Launches on the device with nothing but frees and events between, as ranges of commands.
+fn runs(body: &[Command]) -> Vec<Range<usize>> {
+    let mut runs: Vec<Range<usize>> = Vec::new();
+    let mut is_open = false;
+    for (index, command) in body.iter().enumerate() {
+        match &command.action {
+            Action::Launch(_) if on_device(command).is_some() => match runs.last_mut().filter(|_| is_open) {
+                Some(run) => run.end = index + 1,
+                None => runs.push(index..index + 1),
+            },
+            Action::Copy { .. } => {}
+            _ => continue,
+        }
+        is_open = on_device(command).is_some();
+    }
+    runs
 }
 
 impl<D: Graphs + Clock> InOrder<D> {
@@ -117,11 +149,12 @@ impl<D: Graphs + Clock> InOrder<D> {
         let launches = body.iter().filter_map(on_device).count();
         self.replay.driver.synchronize()?;
         self.empty = launches..launches;
-        self.replay.driver.reserve_marks(2 * (launches + PAIRS))?;
+        let runs = runs(body);
+        let marks = launches + PAIRS;
+        self.replay.driver.reserve_marks(2 * (marks + runs.len()))?;
         self.replay.driver.begin_capture()?;
         let issued = self.split.device.clone().try_for_each(|index| match body.get(index) {
-            // Kernels on the host are not measured here, and nothing that is depends on them.
-            Some(command) if command.queue != Queue::CPU && command.queue.stream().is_some() => {
+            Some(command) if in_order(command) => {
                 self.issue(index, &command.action)?;
                 self.pair(launches)
             }
@@ -136,10 +169,56 @@ impl<D: Graphs + Clock> InOrder<D> {
             self.replay.driver.replay(chain)?;
             self.replay.driver.synchronize()?;
         }
+        self.late_ns = self.late(chain, &runs, 2 * marks)?;
         let (facts, [before, arena]) = (self.replay.driver.facts()?, self.bytes);
         let reserve_bytes = super::memory::reserve(&facts, before, arena);
         self.measured.lock().device = Some((facts, reserve_bytes));
         Ok(())
+    }
+
+    /// By how much the kernels of a chain begin later for its marks than without them, on average, in ns.
+    /// `mark` is the first that is free.
+    fn late(&mut self, chain: Graph, runs: &[Range<usize>], mark: usize) -> Result<u64, Error> {
+        let program = self.replay.program.clone();
+        let body = program.section(Section::Body);
+        self.replay.driver.begin_capture()?;
+        let issued = self.split.device.clone().try_for_each(|index| {
+            let Some(command) = body.get(index) else { return Ok(()) };
+            if let Some(run) = runs.iter().position(|run| run.start == index) {
+                self.replay.driver.mark(Stream::Compute, mark + 2 * run)?;
+            }
+            if in_order(command) {
+                self.replay.on_device(Section::Body, index, Stream::Compute, &command.action)?;
+            }
+            match runs.iter().position(|run| run.end == index + 1) {
+                Some(run) => self.replay.driver.mark(Stream::Compute, mark + 2 * run + 1),
+                None => Ok(()),
+            }
+        });
+        let unmarked = self.replay.driver.end_capture();
+        issued?;
+        let unmarked = unmarked?;
+        let (mut with, mut without) = (Vec::new(), Vec::new());
+        for _ in 0..SAMPLES {
+            self.replay.driver.replay(chain)?;
+            self.replay.driver.synchronize()?;
+            let own = self.own_ns()?;
+            with.push(self.total(0, self.marked.len(), own)?);
+            self.replay.driver.replay(unmarked)?;
+            self.replay.driver.synchronize()?;
+            without.push(self.total(mark, runs.len(), own)?);
+        }
+        let launches = self.marked.len().max(1) as u64;
+        Ok(median(&mut with).saturating_sub(median(&mut without)) / launches)
+    }
+
+    /// Time in ns between so many pairs of marks from one on, without what the marks take.
+    fn total(&mut self, mark: usize, pairs: usize, own: u64) -> Result<u64, GpuError> {
+        let times = (0..pairs).map(|pair| {
+            let ns = self.replay.driver.elapsed_ns(mark + 2 * pair, mark + 2 * pair + 1)?;
+            Ok(ns.max(0).unsigned_abs().saturating_sub(own))
+        });
+        times.sum()
     }
 
     /// A pair of marks with nothing between, as many as there are to be, spread over so many launches.
@@ -163,8 +242,6 @@ impl<D: Graphs + Clock> InOrder<D> {
 
     fn issue(&mut self, index: usize, action: &Action) -> Result<(), GpuError> {
         match action {
-            // One queue needs no events.
-            Action::Record(_) | Action::Wait(_) => Ok(()),
             Action::Launch(launch) => {
                 let mark = 2 * self.marked.len();
                 self.marked.push(launch.kernel);
@@ -187,7 +264,7 @@ impl<D: Graphs + Clock> InOrder<D> {
         for command in body.get(device.end..).unwrap_or_default() {
             self.replay.on_host(&command.action, host)?;
         }
-        let own = self.own_ns()?;
+        let own = self.own_ns()? + self.late_ns;
         let mut measured = self.measured.lock();
         for (pair, kernel) in self.marked.iter().enumerate() {
             let ns = self.replay.driver.elapsed_ns(2 * pair, 2 * pair + 1)?;

@@ -10,7 +10,9 @@
 //! replays them all. Two graphs take turns and are ordered by events of theirs, so that a step's first copies
 //! may run beside the last of the step before it, as when commands are issued one by one. This costs a second
 //! set of nodes on the device, and a wait for the device after the first step. Where a plan swaps, the faster
-//! way is found in the first steps.
+//! way is found in the first steps. Inputs have two places in host memory, which take turns, too: the host
+//! writes a step's inputs and issues it while the step before it runs. Where `--host-mem` leaves no room for
+//! the second places, or the plan has other things in the first ones, it waits.
 //!
 //! Contract: the same kernels, in the same order of each queue, as the plan has commands; nothing is
 //! allocated after the program is opened, except that small updates may share a launch. A plan that was made
@@ -39,6 +41,7 @@ mod trace;
 mod trial;
 pub(crate) mod tune;
 mod tuned;
+mod turns;
 mod units;
 
 use std::sync::Arc;
@@ -73,11 +76,12 @@ impl<D: Graphs + Clock + LibraryAlgorithms + 'static, F: Fn() -> Result<D, GpuEr
         self
     }
 
-    /// The same device, which takes host arenas whatever the system says is available where `is_granted` is
-    /// set: the caller has compared them with what it grants.
+    /// The same device, which takes host arenas of up to `granted` bytes whatever the system says is
+    /// available: the caller has compared the plan's with that. A plan's own arena is taken where that is
+    /// larger, so that 0 stands for programs that share what is granted.
     #[must_use]
-    pub fn with_host_memory(mut self, is_granted: bool) -> Gpu<F> {
-        self.options.host_is_granted = is_granted;
+    pub fn with_host_memory(mut self, granted: Option<u64>) -> Gpu<F> {
+        self.options.granted = granted;
         self
     }
 }

@@ -15,8 +15,9 @@ use super::lower::Lowered;
 use super::places::{on_device, region};
 use super::refused::RefusedCall;
 use super::report::Reports;
-use super::split::{Captured, Split};
+use super::split::{Captured, HALVES, Split};
 use super::trial::Trial;
+use super::turns::Turns;
 use super::{library, lower, memory, units};
 use crate::clock::{elapsed_ns, now};
 use crate::device::{Executor, HostSide};
@@ -33,16 +34,18 @@ enum Ready {
     Kernel { function: Function, grid: [u32; 3], block: u32, words: Vec<Word> },
     /// A library's.
     Call(Call),
-    /// A kernel on the host.
-    Host(HostCall),
+    /// A kernel on the host, in each turn.
+    Host([HostCall; HALVES]),
 }
 
 impl Ready {
-    fn issue(&self, driver: &mut impl memc_gpu::Driver) -> Result<(), GpuError> {
+    fn issue(&self, driver: &mut impl memc_gpu::Driver, turn: usize) -> Result<(), GpuError> {
         match self {
             Ready::Kernel { function, grid, block, words } => driver.launch(*function, *grid, *block, words),
             Ready::Call(call) => driver.call(call.op, &call.places, call.workspace),
-            Ready::Host(call) => driver.call_host(Stream::HostCompute, *call),
+            Ready::Host([first, second]) => {
+                driver.call_host(Stream::HostCompute, if turn == 0 { *first } else { *second })
+            }
         }
     }
 }
@@ -58,8 +61,10 @@ pub(super) struct ReplayOptions {
     pub(super) no_batched: bool,
     /// Refuse a program where a library that its kernels could be calls of cannot be used.
     pub(super) all_libraries: bool,
-    /// Take the host arena whatever the system says is available.
-    pub(super) host_is_granted: bool,
+    /// Host memory in bytes that the caller grants, whatever the system says is available.
+    pub(super) granted: Option<u64>,
+    /// Leave each input in one place of host memory.
+    pub(super) one_place: bool,
     /// Let libraries compute a kernel in another form than the first, where there is one.
     pub(super) is_other: bool,
 }
@@ -71,7 +76,8 @@ impl ReplayOptions {
         no_graph: true,
         no_batched: true,
         all_libraries: false,
-        host_is_granted: false,
+        granted: None,
+        one_place: true,
         is_other: false,
     };
 }
@@ -89,6 +95,8 @@ pub(super) struct Replay<D> {
     options: ReplayOptions,
     /// For each event of the program the driver's event that stands for its last record.
     pub(super) latest: Vec<usize>,
+    /// The places of inputs.
+    pub(super) turns: Turns,
     /// The body as graphs; `None` where it is not to be captured.
     pub(super) captured: Option<Captured>,
     /// Where the plan swaps, which of both ways is the faster one.
@@ -124,6 +132,14 @@ fn made_for_another(profile: &str, gpu: &str) -> Option<String> {
     (!is_own).then(text)
 }
 
+/// The places of a program's inputs; `split` is that of its body.
+fn turns(program: &Arc<Program>, split: Option<&Arc<Split>>, options: ReplayOptions) -> Turns {
+    let Some(split) = split.filter(|_| !options.one_place) else { return Turns::one_place(program) };
+    let turns = Turns::of(program, split, options.granted.unwrap_or(u64::MAX));
+    let fits = host_memory::check(0, turns.host_bytes, options.granted.is_some()).is_ok();
+    if fits { turns } else { Turns::one_place(program) }
+}
+
 /// Whether a step copies more than its inputs and outputs.
 fn swaps(program: &Program) -> bool {
     let body = program.section(Section::Body).iter();
@@ -138,7 +154,7 @@ impl<D: Graphs + Clock + LibraryAlgorithms> Replay<D> {
         program: Arc<Program>,
         options: ReplayOptions,
     ) -> Result<Replay<D>, Error> {
-        host_memory::check(0, program.host_bytes, options.host_is_granted)?;
+        host_memory::check(0, program.host_bytes, options.granted.is_some())?;
         let by_library = library::take(&program, &mut driver, options.is_other)?;
         // Another form may be of a library that no kernel needs otherwise.
         if options.all_libraries && !options.is_other && !by_library.lacks.is_empty() {
@@ -162,10 +178,11 @@ impl<D: Graphs + Clock> Replay<D> {
         options: ReplayOptions,
     ) -> Result<Replay<D>, Error> {
         let fill = if options.check_memory { POISON } else { 0 };
-        let mut split = if options.no_graph { None } else { Split::of(&program) };
-        let events = split.as_ref().map_or(program.events, Split::all_events);
+        let split = Split::of(&program).map(Arc::new);
+        let turns = turns(&program, split.as_ref(), options);
+        let events = split.as_ref().map_or(program.events, |split| split.all_events());
         let reports = Reports::of(&program, |launch| lowered.checks(launch));
-        let (device, host) = (lowered.device_bytes, program.host_bytes);
+        let (device, host) = (lowered.device_bytes, turns.host_bytes);
         driver
             .reserve(Sizes { device, host, reports: reports.bytes() }, events, fill)
             .map_err(|error| memory::refused(error, &program))?;
@@ -175,8 +192,8 @@ impl<D: Graphs + Clock> Replay<D> {
         notes.extend((split.is_none() && !options.no_graph).then(|| UNSPLIT.to_owned()));
         if !driver.is_page_locked() {
             notes.push(memory::pageable(&mut driver, &program)?);
-            split = None;
         }
+        let split = split.filter(|_| !options.no_graph && driver.is_page_locked());
         let calls = |section| {
             lowered.section(&program, section, &reports, !(options.check_memory || options.no_batched))
         };
@@ -187,8 +204,8 @@ impl<D: Graphs + Clock> Replay<D> {
         }
         let host_kernels = match program.has_host_kernels() {
             true => {
-                let host = driver.host(0, program.host_bytes)?;
-                Some(HostKernels::new(&program, host, options.check_memory)?)
+                let host = driver.host(0, turns.host_bytes)?;
+                Some(HostKernels::new(&turns, host, options.check_memory)?)
             }
             false => None,
         };
@@ -201,7 +218,8 @@ impl<D: Graphs + Clock> Replay<D> {
                 match (on_device(command), &command.action, &host_kernels) {
                     (Some(launch), ..) => launches.extend(by_library.call(launch).map(Ready::Call)),
                     (None, Action::Launch(_), Some(kernels)) => {
-                        launches.push(Ready::Host(driver.take_work(kernels.work(section, index))));
+                        let mut call = |turn| driver.take_work(kernels.work(turn, section, index));
+                        launches.push(Ready::Host([call(0), call(1)]));
                     }
                     _ => {}
                 }
@@ -229,6 +247,7 @@ impl<D: Graphs + Clock> Replay<D> {
             staging,
             options,
             latest: (0..program.events).collect(),
+            turns,
             trial: swaps(&program).then(Trial::new),
             captured: split.map(Captured::new),
             notes,
@@ -248,6 +267,10 @@ impl<D: Graphs + Clock> Replay<D> {
         host: &mut dyn HostSide,
     ) -> Result<(), Error> {
         match (&command.action, command.queue.stream()) {
+            (Action::Wait(event), None) => match self.turns.same_turn(section, index, *event) {
+                Some(same_turn) => Ok(self.gate(*event, same_turn)?),
+                None => self.on_host(&command.action, host),
+            },
             (action, None) => self.on_host(action, host),
             (Action::Load(_) | Action::Store(_) | Action::Write(_) | Action::Read(_), Some(_)) => {
                 self.on_host(&command.action, host)
@@ -274,8 +297,9 @@ impl<D: Graphs + Clock> Replay<D> {
                 }
             }
             Action::Record(event) => {
-                driver.record(queue, *event)?;
-                self.latest.get_mut(*event).into_iter().for_each(|latest| *latest = *event);
+                let recorded = self.turns.recorded(section, *event);
+                driver.record(queue, recorded)?;
+                self.latest.get_mut(*event).into_iter().for_each(|latest| *latest = recorded);
             }
             Action::Wait(event) => driver.wait(queue, self.latest.get(*event).copied().unwrap_or(*event))?,
             Action::Load(_) | Action::Store(_) | Action::Write(_) | Action::Read(_) => {}
@@ -299,7 +323,7 @@ impl<D: Graphs + Clock> Replay<D> {
         }
         let range = self.issued.get(section as usize).and_then(|issued| issued.get(index)).cloned();
         let ready = self.launches.get(range.unwrap_or_default()).unwrap_or_default();
-        ready.iter().try_for_each(|ready| ready.issue(&mut self.driver))
+        ready.iter().try_for_each(|ready| ready.issue(&mut self.driver, self.turns.next))
     }
 
     /// Issues what a library leaves of a launch to generated kernels.
@@ -307,7 +331,15 @@ impl<D: Graphs + Clock> Replay<D> {
         let range = self.issued.get(section as usize).and_then(|issued| issued.get(index)).cloned();
         let ready = self.launches.get(range.unwrap_or_default()).unwrap_or_default();
         let mut rest = ready.iter().filter(|ready| matches!(ready, Ready::Kernel { .. }));
-        rest.try_for_each(|ready| ready.issue(&mut self.driver))
+        rest.try_for_each(|ready| ready.issue(&mut self.driver, self.turns.next))
+    }
+
+    /// Lets the queues wait for the last step's record of an event, and the host for `same_turn`, that of the
+    /// last step of the same turn.
+    fn gate(&mut self, event: usize, same_turn: usize) -> Result<(), GpuError> {
+        self.driver.await_event(same_turn)?;
+        let latest = self.latest.get(event).copied().unwrap_or(event);
+        Stream::ALL.into_iter().try_for_each(|queue| self.driver.wait(queue, latest))
     }
 
     /// Fails where a kernel has refused its operands, or one on the host has failed.
@@ -319,7 +351,7 @@ impl<D: Graphs + Clock> Replay<D> {
 
     /// A command of the issuing thread.
     pub(super) fn on_host(&mut self, action: &Action, host: &mut dyn HostSide) -> Result<(), Error> {
-        let program = self.program.clone();
+        let program = self.turns.next_program();
         let place = |places: &[Place], i: usize| places.get(i).copied();
         match *action {
             Action::Wait(event) => {
@@ -380,9 +412,12 @@ impl<D: Graphs + Clock> Replay<D> {
     /// Issues the commands of a section one by one.
     fn issue(&mut self, section: Section, host: &mut dyn HostSide) -> Result<(), Error> {
         self.after_graphs()?;
-        let program = self.program.clone();
+        let program = self.turns.next_program();
         for (index, command) in program.section(section).iter().enumerate() {
             self.command(section, index, command, host)?;
+        }
+        if section == Section::Body {
+            self.turns.pass();
         }
         Ok(())
     }

@@ -7,6 +7,7 @@
 //! half has an event of its own.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use memc_gpu::{Graph, Stream};
 use memc_plan::{Queue, Section};
@@ -95,17 +96,15 @@ impl Split {
 
 /// The graphs of both halves, once they are captured.
 pub(super) struct Captured {
-    pub(super) split: Split,
+    pub(super) split: Arc<Split>,
     pub(super) graphs: Vec<Graph>,
-    /// The half that is launched next.
-    pub(super) next: usize,
     /// Whether queues have commands that no graph is ordered after.
     pub(super) behind: bool,
 }
 
 impl Captured {
-    pub(super) fn new(split: Split) -> Captured {
-        Captured { split, graphs: Vec::with_capacity(HALVES), next: 0, behind: true }
+    pub(super) fn new(split: Arc<Split>) -> Captured {
+        Captured { split, graphs: Vec::with_capacity(HALVES), behind: true }
     }
 
     /// Whether the graphs are there.

@@ -27,7 +27,7 @@ impl<D: Graphs + Clock> Replay<D> {
 
     /// Runs the body and says when its commands ran.
     pub(super) fn trace(&mut self, host: &mut dyn HostSide) -> Result<Vec<Span>, Error> {
-        let program = self.program.clone();
+        let program = self.turns.next_program();
         let body = program.section(Section::Body);
         let (first, last) = (2 * self.timed().count(), 2 * self.timed().count() + 1);
         let mut on_host: Vec<(usize, i64, i64)> = Vec::with_capacity(body.len());
@@ -71,6 +71,7 @@ impl<D: Graphs + Clock> Replay<D> {
             let mut at = |mark| Ok::<_, Error>(self.driver.elapsed_ns(first, mark)? + shift);
             spans.push((index, at(mark)?, at(mark + 1)?));
         }
+        self.turns.pass();
         Ok(from_first(&spans))
     }
 }

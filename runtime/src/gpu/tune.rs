@@ -82,8 +82,8 @@ impl<'a, F> Tuner<'a, F> {
         is_other: bool,
         stages: &'a Stages,
     ) -> Tuner<'a, F> {
-        let options =
-            ReplayOptions { all_libraries: true, host_is_granted, is_other, ..ReplayOptions::MEASURED };
+        let granted = host_is_granted.then_some(u64::MAX);
+        let options = ReplayOptions { all_libraries: true, granted, is_other, ..ReplayOptions::MEASURED };
         Tuner { open, stages, options, measured: Log::default() }
     }
 

@@ -43,7 +43,8 @@ impl Where {
             DeviceName::Cpu => Box::new(Cpu::new(self.cpu)?),
             DeviceName::Cuda(ordinal) => {
                 let device = gpu::cuda(ordinal, self.libraries, self.cpu.check_memory);
-                Box::new(device.with_host_memory(self.host_is_granted))
+                // Several plans share what is granted, and take no more than they say.
+                Box::new(device.with_host_memory(self.host_is_granted.then_some(0)))
             }
         })
     }

@@ -2,7 +2,7 @@
 
 use memc_gpu::{Driver, GpuError, Graphs, Sizes, Stream};
 use memc_runtime::gpu::Gpu;
-use memc_runtime::{Error, RunOptions, run_on};
+use memc_runtime::{Error, InputSource, RunOptions, run_on};
 
 use crate::mock::{Behaviour, Mock, has_compiler};
 use crate::{CLASSIFIER, Folder, Log, floats, host_waits, npy, steps};
@@ -60,6 +60,50 @@ fn a_plan_gives_the_same_bits_at_any_timing() {
                 plain,
                 "seed {seed}, 14 steps"
             );
+        }
+    }
+}
+
+/// A plan that reads the step number late in a step, when the host has the loss.
+fn reads_late() -> String {
+    let late = "  h2d copy host+8448:4 -> dev+8448:4\n  h2d copy host+8512:8 -> dev+8512:8\n";
+    let (moments, update) = ("  h2d record e3\n", "  compute launch k6 ");
+    assert!([late, moments, update].iter().all(|part| CLASSIFIER.matches(part).count() == 1));
+    let text = CLASSIFIER.replace(late, "").replace(moments, &format!("{late}{moments}"));
+    let text =
+        text.replace("  compute wait e3\n", "").replace(update, &format!("  compute wait e3\n{update}"));
+    text.replace(
+        "  d2h record e5\n}\nbody {\n",
+        "  d2h record e5\n  h2d record e3\n}\nbody {\n  host wait e3\n",
+    )
+}
+
+/// Where the host writes inputs while the step before runs, each step still has its own batch and number: in
+/// a graph and issued, at any timing.
+#[test]
+fn steps_that_overlap_have_their_own_inputs() {
+    if !has_compiler() {
+        return;
+    }
+    let options = |folder: &Folder, no_graph| {
+        let numbers: Vec<u8> =
+            (0..8 * 32 * 64u32).flat_map(|i| ((i % 97) as f32 / 97.0).to_le_bytes()).collect();
+        npy(&folder.path("input.npy"), "<f4", &[8, 32, 64], &numbers);
+        let labels: Vec<u8> = (0..8 * 32u64).flat_map(|i| (i * i % 10).to_le_bytes()).collect();
+        npy(&folder.path("labels.npy"), "<i8", &[8, 32], &labels);
+        let input = |name: &str| (name.to_owned(), InputSource::Path(folder.path(&format!("{name}.npy"))));
+        RunOptions { inputs: vec![input("input"), input("labels")], no_graph, synthetic: false, ..steps(8) }
+    };
+    // So that the step number counts.
+    let corrected =
+        |text: &str| Folder::of(&text.replace("weight_decay = 0.01", "weight_decay = 0.01, bias_correction"));
+    let folder = corrected(CLASSIFIER);
+    let plain = on_mock(&folder, Behaviour::default(), false, &options(&folder, true)).unwrap();
+    for late in [host_waits(), reads_late()].map(|text| corrected(&text)) {
+        for (seed, no_graph) in (0..20).flat_map(|seed| [(seed, false), (seed, true)]) {
+            let behaviour = Behaviour { seed: Some(seed), ..Behaviour::default() };
+            let got = on_mock(&late, behaviour, seed % 2 == 0, &options(&late, no_graph)).unwrap();
+            assert_eq!(got, plain, "seed {seed}, no graph: {no_graph}");
         }
     }
 }
