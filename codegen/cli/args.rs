@@ -5,6 +5,7 @@ mod jobs;
 mod pictures;
 mod search;
 mod serve;
+mod shell;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -18,6 +19,7 @@ pub(crate) use self::import::{ImportArgs, Source};
 pub(crate) use self::pictures::{Report, Trace};
 pub(crate) use self::search::{DecisionsFiles, Effort, Permissions, Search, Target};
 pub(crate) use self::serve::{Ask, AskJob, JobCommand, ModelOptions, Serve, Submit};
+pub(crate) use self::shell::{Completions, Man};
 use crate::values::{self, Range};
 
 /// Compiles ONNX training graphs into static schedules that fit a hard device-memory budget.
@@ -29,15 +31,20 @@ struct Cli {
     command: Command,
 }
 
-/// The command of this process, and whether it has `--json`; ends the process where the command line is
-/// wrong.
-pub(crate) fn parse() -> (Command, bool) {
+/// The command line's definition.
+pub(crate) fn definition() -> clap::Command {
     let enlarged = |dims: clap::Arg| {
         dims.value_name("NAME[=N]")
             .value_parser(values::any_dim)
             .help("The symbolic dimension to enlarge, or the size of another one (repeatable)")
     };
-    let command = Cli::command().mut_subcommand("max-batch", |c| c.mut_arg("dims", enlarged));
+    Cli::command().mut_subcommand("max-batch", |c| c.mut_arg("dims", enlarged))
+}
+
+/// The command of this process, and whether it has `--json`; ends the process where the command line is
+/// wrong.
+pub(crate) fn parse() -> (Command, bool) {
+    let command = definition();
     let split = jobs::split(&command, std::env::args_os());
     let matches = command.get_matches_from(&split.rest);
     let flag = |(_, of): (&str, &clap::ArgMatches)| of.try_get_one("json").ok().flatten().copied();
@@ -223,6 +230,10 @@ Examples:
         #[arg(long)]
         json: bool,
     },
+    /// Print a shell's completions of memc's commands and options
+    Completions(Completions),
+    /// Write man pages
+    Man(Man),
 }
 
 impl Command {

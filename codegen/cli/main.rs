@@ -17,6 +17,7 @@ mod output;
 mod planning;
 mod report;
 mod serve;
+mod shell;
 mod split;
 mod trace;
 mod values;
@@ -111,5 +112,7 @@ fn run(command: &Command) -> Result<(), Failure> {
         Command::Opt(args) => opt::opt(args),
         Command::Verify(args) => opt::verify(args),
         Command::List { what, json } => list::list(what, *json),
+        Command::Completions(args) => shell::completions(args),
+        Command::Man(args) => shell::man(args),
     }
 }

@@ -1,12 +1,12 @@
-//! `memc max-batch`, what an interrupt leaves of a search, and how states on both sides are told.
+//! `memc max-batch`, what an interrupt leaves of a search, how states on both sides are told, completions.
 
 use std::io::{BufRead, BufReader};
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use crate::planning::{LINK, chain};
 use crate::signal::interrupt;
-use crate::support::{json, memc, memc_fails, memc_ok, number};
+use crate::support::{json, memc, memc_fails, memc_ok, number, put};
 
 /// A model with a symbolic batch.
 const OPEN: &str = "models/standard/linear.TrainingInfo.Adam.onnx";
@@ -263,6 +263,31 @@ fn an_interrupted_max_batch_says_that_its_answer_is_not_final() {
     assert!(said.contains("interrupted: the answer is the largest size known so far"), "{said}");
     let (text, _) = with_a_result(&args, |_| ());
     assert!(text.contains("largest batch known so far (interrupted)"), "{text}");
+}
+
+/// Completions know commands and options, and the shell takes them; each command has a man page.
+#[test]
+fn completions_and_man_pages_have_every_command() {
+    let bash = memc_ok(&["completions", "bash"]);
+    for part in ["compile", "--gpu-mem", "max-batch", "bash elvish fish powershell zsh"] {
+        assert!(bash.contains(part), "{part}");
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let script = put(folder.path(), "memc.bash", bash.as_bytes());
+    // Without a shell to ask, the test ends with what it has.
+    if let Ok(checked) = Command::new("bash").arg("-n").arg(&script).output() {
+        assert!(checked.status.success(), "{}", String::from_utf8_lossy(&checked.stderr));
+    }
+    let said = memc_fails(2, &["completions", "tcsh"]);
+    assert!(said.contains("possible values: bash"), "{said}");
+    let pages = folder.path().join("man/man1");
+    memc_ok(&["man", &pages.display().to_string()]);
+    for page in ["memc.1", "memc-compile.1", "memc-job-submit.1"] {
+        let text = std::fs::read_to_string(pages.join(page)).unwrap();
+        assert!(text.contains(".SH OPTIONS"), "{page}");
+    }
+    let said = memc_fails(74, &["man", &script.display().to_string()]);
+    assert!(said.contains("cannot write man pages to") && said.contains("memc.bash"), "{said}");
 }
 
 #[test]

@@ -94,6 +94,8 @@ const COMPILER: &[&str] =
 /// Published crates that belong to one part of the design.
 const HOMES: &[(&str, &[&str])] = &[
     ("clap", &["memc-cli", "memc-runtime"]),
+    ("clap_complete", &["memc-cli", "memc-runtime"]),
+    ("clap_mangen", &["memc-cli", "memc-runtime"]),
     ("cudarc", &["memc-gpu"]),
     ("egg", &["memc-passes"]),
     ("gemm", &["memc-kernels"]),

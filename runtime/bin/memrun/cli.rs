@@ -214,6 +214,23 @@ pub(crate) enum Command {
     Serve(Serve),
     /// Show the devices and CUDA's libraries, and what is lost where one is missing
     Devices(Devices),
+    /// Print a shell's completions of memrun's commands and options
+    Completions(Completions),
+    /// Write man pages
+    Man(Man),
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Completions {
+    /// The shell
+    pub(crate) shell: clap_complete::Shell,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Man {
+    /// Folder to write to; made where it is not there
+    #[arg(value_name = "FOLDER")]
+    pub(crate) folder: PathBuf,
 }
 
 #[derive(Args, Debug)]

@@ -7,6 +7,7 @@ mod interrupt;
 mod progress;
 mod report;
 mod serve;
+mod shell;
 mod terminal;
 mod tune;
 mod usage;
@@ -65,6 +66,8 @@ fn execute(cli: &Cli) -> u8 {
             line.close();
             terminal::print(&text)
         }
+        Some(Command::Completions(args)) => shell::completions(args),
+        Some(Command::Man(args)) => shell::man(args),
         None => replay(cli, &line),
     }
 }

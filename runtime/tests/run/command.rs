@@ -351,3 +351,18 @@ fn devices_lists_what_is_there_and_what_is_missing() {
         assert!(why.contains("libcudnn.so.9") && !why.contains("folders"), "{why}");
     }
 }
+
+/// Completions know commands and options; each command has a man page.
+#[test]
+fn completions_and_man_pages_have_every_command() {
+    let folder = Folder::of(CLASSIFIER);
+    let output = memrun(&folder, "completions zsh");
+    let said = text(&output.stdout);
+    assert_eq!(output.status.code(), Some(0));
+    assert!(["#compdef memrun", "profile", "--gpu-mem"].iter().all(|part| said.contains(part)), "{said}");
+    assert_eq!(memrun(&folder, "man pages").status.code(), Some(0));
+    for page in ["memrun.1", "memrun-tune.1"] {
+        assert!(fs::read_to_string(folder.path(&format!("pages/{page}"))).unwrap().contains(".SH OPTIONS"));
+    }
+    fails(&folder, "man model.plan", 74, &["model.plan"]);
+}
