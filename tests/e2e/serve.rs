@@ -206,6 +206,8 @@ fn a_controller_runs_jobs_that_come_and_go() {
     server.process = Server::spawn(server.folder.path(), &server.budget, &["--device", "cpu"]);
     server.wait_for(|_| true);
     server.ask(&["resume", "a"]);
+    // With the budget that it was set to.
+    server.wait_for(|state| number(state, "gpu_mem_bytes") == least);
     let done = |state: &Value| ["a", "b"].iter().all(|name| job(state, name)["status"] == "done");
     server.wait_for(done);
     for (name, model, steps) in [("a", CNN, 4000), ("b", CLIP, 3000)] {
@@ -231,6 +233,8 @@ fn wrong_requests_are_refused() {
     let odd = format!("a={CNN}:2");
     let text = server.refused(&["submit", "--job", &odd, "--synthetic", "--steps", "3"]);
     assert!(text.contains("whole number of rounds"), "{text}");
+    let none = server.refused(&["submit", "--job", &odd, "--synthetic", "--steps", "0"]);
+    assert!(none.contains("--steps"), "{none}");
     let fed = format!("a={CNN}");
     let text = server.refused(&["submit", "--job", &fed, "--steps", "3"]);
     assert!(text.contains("there is no data for"), "{text}");

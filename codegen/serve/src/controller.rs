@@ -73,6 +73,16 @@ struct Entry {
 #[derive(Serialize, Deserialize)]
 struct Kept {
     jobs: Vec<Entry>,
+    /// The budget, where a request has changed it.
+    budget: Option<KeptBudget>,
+}
+
+/// A budget that a request has set, in bytes.
+#[derive(Serialize, Deserialize)]
+struct KeptBudget {
+    /// The budget that the controller was started with: started with another one, it has that.
+    started_with: u64,
+    bytes: u64,
 }
 
 /// A change that is being planned, and what there was before.
@@ -86,6 +96,8 @@ struct Change {
 
 pub(crate) struct Controller {
     options: Options,
+    /// The budget that it was started with, in bytes.
+    started_with: u64,
     read: Arc<ReadOptions>,
     to: Sender<Message>,
     jobs: Vec<Entry>,
@@ -116,7 +128,7 @@ pub(crate) struct Controller {
 impl Controller {
     /// Reads the jobs of a folder, which is made where there is none.
     pub(crate) fn open(
-        options: Options,
+        mut options: Options,
         read: Arc<ReadOptions>,
         to: Sender<Message>,
     ) -> Result<Controller, Error> {
@@ -130,10 +142,13 @@ impl Controller {
             }
             TryLockError::Error(e) => failed(e),
         })?;
+        let started_with = options.budget;
         let mut jobs = match std::fs::read_to_string(kept_path(&options.folder)) {
             Ok(text) => {
                 let kept: Kept = serde_json::from_str(&text)
                     .map_err(|e| Error::Usage(format!("{shown}: its jobs.json is damaged: {e}")))?;
+                let set = kept.budget.filter(|budget| budget.started_with == started_with);
+                options.budget = set.map_or(started_with, |budget| budget.bytes);
                 kept.jobs
             }
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => Vec::new(),
@@ -151,6 +166,7 @@ impl Controller {
         let (planned, planning, changes, change, forgotten) = Default::default();
         Ok(Controller {
             options,
+            started_with,
             read,
             to,
             jobs,
@@ -299,7 +315,10 @@ impl Controller {
             return Err(format!("`{job}` is no name for a job: use letters, digits, -, _ and ."));
         }
         let each = u64::from(submission.steps_in_round);
-        if submission.steps == 0 || !submission.steps.is_multiple_of(each) {
+        if submission.steps == 0 {
+            return Err(format!("job {job}: it has no steps to train; give --steps N"));
+        }
+        if !submission.steps.is_multiple_of(each) {
             return Err(format!(
                 "job {job}: its {} steps are no whole number of rounds of {each}; give a multiple",
                 submission.steps
@@ -533,7 +552,9 @@ impl Controller {
 
     /// Writes the jobs down.
     fn keep(&self, tell: &dyn Fn(&str)) {
-        let kept = Kept { jobs: self.settled() };
+        let bytes = self.change.as_ref().map_or(self.options.budget, |change| change.budget);
+        let budget = KeptBudget { started_with: self.started_with, bytes };
+        let kept = Kept { jobs: self.settled(), budget: (bytes != self.started_with).then_some(budget) };
         let path = kept_path(&self.options.folder);
         let written = serde_json::to_string_pretty(&kept)
             .map_err(std::io::Error::other)
