@@ -193,6 +193,10 @@ fn wrong_buckets_are_refused() {
     let inputs = batches(folder.path(), &[8, 11]);
     let text = failing(RunOptions { pads: Vec::new(), ..fed(&inputs, 2, 1) });
     assert!(text.contains("--pad input_ids=VALUE") && text.contains("[3, 11]"), "{text}");
+    let mut pads = fed(&inputs, 2, 1).pads;
+    pads.push(pads[0].clone());
+    let text = failing(RunOptions { pads, ..fed(&inputs, 2, 1) });
+    assert!(text.contains("--pad input_ids is given twice"), "{text}");
     let text = failing(RunOptions { pads: vec![("x".into(), Pad::Int(0))], ..fed(&inputs, 2, 1) });
     assert!(text.contains("--pad"), "{text}");
     let pads = vec![("input_ids".into(), Pad::Int(99)), ("labels".into(), Pad::Int(-100))];

@@ -59,7 +59,7 @@ impl<'n> Opened<'n> {
         let legal: Vec<Vec<Legal>> = self.limits.iter().map(of_bucket).collect();
         let types = types_of(name, buckets);
         let (units, count, batch) = if types.iter().any(|other| other != *ty) {
-            let pad = options.pads.iter().rev().find(|(input, _)| input == name).map(|(_, pad)| *pad);
+            let pad = options.pads.iter().find(|(input, _)| input == name).map(|(_, pad)| *pad);
             let ragged = Ragged::open(source, name, &types, pad)?;
             if let Some(pad) = ragged.pad() {
                 let one = TensorType::new(ty.dtype, [1]);
@@ -117,10 +117,14 @@ impl<'n> Opened<'n> {
         Ok(())
     }
 
-    /// Refuses pads of inputs that take none.
+    /// Refuses pads of inputs that take none, and a second one of an input.
     pub(super) fn check_pads(&self, options: &FeedOptions) -> Result<(), Error> {
         let takes =
             |name: &str| self.tables.iter().any(|t| t.name == name && matches!(t.units, Units::Ragged(_)));
+        let count = |name: &str| options.pads.iter().filter(|(other, _)| other == name).count();
+        if let Some((name, _)) = options.pads.iter().find(|(name, _)| count(name) > 1) {
+            return Err(Error::Usage(format!("--pad {name} is given twice")));
+        }
         match options.pads.iter().find(|(name, _)| !takes(name)) {
             None => Ok(()),
             Some((name, _)) => Err(Error::Usage(format!(
