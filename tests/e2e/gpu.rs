@@ -14,7 +14,10 @@ const PROFILE: &str = r#"{"format": "memc-profile/1", "name": "emulated", "kerne
     "duplex_total_bytes_per_s": 2e9, "host_bytes_per_s": 1e10, "kernel_latency_ns": 1000,
     "copy_latency_ns": 1000, "reserve_bytes": 8388608}"#;
 const RESERVE: u64 = 8_388_608;
-const STEPS: u64 = 3;
+/// Enough for each of two graphs to run twice.
+const STEPS: u64 = 5;
+/// Each step has a rate of its own.
+const RATE: &str = "warmup=4,linear=12";
 
 /// Largest difference from the CPU, relative to 1 and the number: of a loss, and of a state.
 const LOSS: f32 = 1e-4;
@@ -55,6 +58,7 @@ fn hold(model: &str) {
             let options = RunOptions {
                 steps: Some(STEPS),
                 synthetic: true,
+                lr: RATE.parse().unwrap(),
                 save: Some(to.clone()),
                 ..RunOptions::default()
             };
@@ -64,11 +68,9 @@ fn hold(model: &str) {
             let ran = Ran { losses: losses.0, states: saved(&to) };
             let first = &mut first[usize::from(has_libraries)];
             let Some(first) = first else {
-                let cpu = run(
-                    &path,
-                    folder.path(),
-                    RunOptions { steps: Some(STEPS), synthetic: true, ..RunOptions::default() },
-                );
+                let lr = RATE.parse().unwrap();
+                let options = RunOptions { steps: Some(STEPS), synthetic: true, lr, ..RunOptions::default() };
+                let cpu = run(&path, folder.path(), options);
                 compare(&model, &ran, &cpu);
                 *first = Some(ran);
                 continue;

@@ -42,7 +42,10 @@ impl<D: Graphs + Clock> Replay<D> {
 
     fn half(&mut self, split: &Split, half: usize) -> Result<Graph, GpuError> {
         self.driver.begin_capture()?;
+        // Kernels on the host are those of the turn.
+        let next = std::mem::replace(&mut self.turns.next, half);
         let issued = self.issue_half(split, half);
+        self.turns.next = next;
         let graph = self.driver.end_capture();
         issued.and(graph)
     }

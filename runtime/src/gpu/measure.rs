@@ -208,8 +208,9 @@ impl<D: Graphs + Clock> InOrder<D> {
             self.replay.driver.synchronize()?;
             without.push(self.total(mark, runs.len(), own)?);
         }
-        let launches = self.marked.len().max(1) as u64;
-        Ok(median(&mut with).saturating_sub(median(&mut without)) / launches)
+        // The first of a run is behind a mark in both.
+        let behind = self.marked.len().saturating_sub(runs.len()).max(1) as u64;
+        Ok(median(&mut with).saturating_sub(median(&mut without)) / behind)
     }
 
     /// Time in ns between so many pairs of marks from one on, without what the marks take.

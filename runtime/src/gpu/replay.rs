@@ -339,6 +339,10 @@ impl<D: Graphs + Clock> Replay<D> {
     fn gate(&mut self, event: usize, same_turn: usize) -> Result<(), GpuError> {
         self.driver.await_event(same_turn)?;
         let latest = self.latest.get(event).copied().unwrap_or(event);
+        // The record of a prologue: no step has come between.
+        if latest == event {
+            self.driver.await_event(latest)?;
+        }
         Stream::ALL.into_iter().try_for_each(|queue| self.driver.wait(queue, latest))
     }
 

@@ -49,7 +49,10 @@ impl Turns {
             let all = Section::ALL.into_iter().flat_map(|section| program.section(section));
             lead.iter().filter(writes).count() == 1 && all.filter(writes).count() == 1
         };
-        let are_written = !gates.is_empty() && (0..program.slots.len()).all(is_written);
+        // Whatever else the host did there would be after its waits.
+        let is_lead = |c: &Command| matches!(c.action, Action::Wait(_) | Action::Write(_));
+        let are_written =
+            !gates.is_empty() && lead.iter().all(is_lead) && (0..program.slots.len()).all(is_written);
         let Some(second) = second(program).filter(|p| are_written && p.host_bytes as u64 <= most) else {
             return Turns::one_place(program);
         };

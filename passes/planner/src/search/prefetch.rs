@@ -5,6 +5,8 @@
 //! long as the copy takes; where the input is used again late in the step, it leaves in between and comes
 //! back to another slot.
 
+use std::collections::BTreeSet;
+
 use memc_alloc::Options;
 use memc_ir::Arena;
 use rayon::prelude::*;
@@ -85,7 +87,8 @@ impl<'a> Run<'a> {
     /// Moves the slots that inputs of the best plan arrive in, and no other, to bytes that are free while
     /// the step before ends, if that makes it faster.
     pub(super) fn arrive_early(&mut self) -> Result<(), DecisionsError> {
-        let Some(best) = self.best.as_ref().filter(|best| self.waits_for_input(best)) else { return Ok(()) };
+        let best = self.best.as_ref().filter(|best| !self.done() && self.waits_for_input(best));
+        let Some(best) = best else { return Ok(()) };
         let p = self.common.p;
         let inputs: Vec<TensorId> =
             p.tensors.ids().filter(|&t| p.tensors[t].kind == TensorKind::Input).collect();
@@ -100,13 +103,17 @@ impl<'a> Run<'a> {
         let runs = best.trace.commands.iter().filter(|(_, c)| matches!(c.kind, CommandKind::Run { .. }));
         let ends: Arena<StepPos, u64> = runs.map(|(c, _)| best.timeline.spans[c].end).collect();
         let (end, copies) = (ends.last().copied().unwrap_or(0), self.copies_ns(&inputs));
-        let tried = TAILS.map(|times| {
-            let from = ends.partition_point(|&at| at.saturating_add(copies.saturating_mul(times) / 2) <= end);
-            self.with_room(decisions.clone(), &inputs, from)
-        });
+        let from = |times: u64| {
+            ends.partition_point(|&at| at.saturating_add(copies.saturating_mul(times) / 2) <= end)
+        };
+        let from: BTreeSet<StepPos> = TAILS.map(from).into();
+        let tried: Vec<Option<Schedule>> = from
+            .par_iter()
+            .map(|&from| self.with_room(decisions.clone(), &inputs, from))
+            .collect::<Result<_, _>>()?;
         self.evaluations += tried.len() as u64;
-        for r in tried {
-            if let Some(r) = r?.filter(|r| self.best.as_ref().is_none_or(|best| r.key() < best.key())) {
+        for r in tried.into_iter().flatten() {
+            if self.best.as_ref().is_none_or(|best| r.key() < best.key()) {
                 self.found(r);
             }
         }
