@@ -1,7 +1,8 @@
 //! Interface of a device: it reserves two arenas and replays a prepared program.
 //!
-//! Contract: a device reserves exactly the arenas that the program asks for, before anything runs, and
-//! nothing afterwards. A program is handed over once; its sections are then run without preparation.
+//! Contract: a device reserves the arenas that the program asks for before anything runs, and nothing
+//! afterwards. A GPU may add a second place in host memory for each input. A program is handed over once; its
+//! sections are then run without preparation.
 
 use std::sync::Arc;
 
