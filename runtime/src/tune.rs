@@ -78,7 +78,7 @@ pub fn tune_gpu<D: Graphs + Clock + LibraryAlgorithms + 'static, F: Fn() -> Resu
             ..FeedOptions::default()
         };
         let mut feeder = Feeder::new(&plan, std::slice::from_ref(&program), &feed)?;
-        let device = Tuner::new(open, options.host_mem.is_some(), is_other, &options.stages);
+        let device = Tuner::new(open, options.host_mem, is_other, &options.stages);
         options.stages.enter("reserving memory, preparing kernels");
         let mut session = Session::start(&device, &plan, program.clone(), &initial, &mut feeder)?;
         options.stages.enter("a step that warms up");

@@ -45,10 +45,9 @@ pub(crate) struct Timed<'a, F> {
 }
 
 impl<'a, F> Timed<'a, F> {
-    /// `host_is_granted` where the caller lets the program have its host arena, whatever the system says is
-    /// available. The device is busy for `warm_ns` before it is measured.
-    pub(crate) fn new(open: &'a F, host_is_granted: bool, warm_ns: u64) -> Timed<'a, F> {
-        let granted = host_is_granted.then_some(u64::MAX);
+    /// `granted` bytes of host memory are the program's, whatever the system says is available. The device is
+    /// busy for `warm_ns` before it is measured.
+    pub(crate) fn new(open: &'a F, granted: Option<u64>, warm_ns: u64) -> Timed<'a, F> {
         let options = ReplayOptions { granted, ..ReplayOptions::MEASURED };
         Timed { open, options, warm_ns, measured: Log::default() }
     }

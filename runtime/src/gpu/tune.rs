@@ -73,16 +73,10 @@ pub(crate) struct Tuner<'a, F> {
 }
 
 impl<'a, F> Tuner<'a, F> {
-    /// `host_is_granted` where the caller lets the program have its host arena, whatever the system says is
-    /// available. With `is_other` only kernels are measured that libraries may compute in two forms, and of
-    /// those the second one.
-    pub(crate) fn new(
-        open: &'a F,
-        host_is_granted: bool,
-        is_other: bool,
-        stages: &'a Stages,
-    ) -> Tuner<'a, F> {
-        let granted = host_is_granted.then_some(u64::MAX);
+    /// `granted` bytes of host memory are the program's, whatever the system says is available. With
+    /// `is_other` only kernels are measured that libraries may compute in two forms, and of those the second
+    /// one.
+    pub(crate) fn new(open: &'a F, granted: Option<u64>, is_other: bool, stages: &'a Stages) -> Tuner<'a, F> {
         let options = ReplayOptions { all_libraries: true, granted, is_other, ..ReplayOptions::MEASURED };
         Tuner { open, stages, options, measured: Log::default() }
     }

@@ -43,7 +43,11 @@ impl Turns {
     pub(super) fn of(program: &Arc<Program>, split: &Arc<Split>, most: u64) -> Turns {
         let body = program.section(Section::Body);
         let lead = body.get(..split.device.start).unwrap_or_default();
-        let gates: Vec<usize> = lead.iter().filter_map(|command| gate(&command.action)).collect();
+        let gates = lead.iter().filter_map(|command| match command.action {
+            Action::Wait(event) => Some(event),
+            _ => None,
+        });
+        let gates: Vec<usize> = gates.collect();
         let is_written = |input| {
             let writes = |c: &&Command| matches!(c.action, Action::Write(i) if i == input);
             let all = Section::ALL.into_iter().flat_map(|section| program.section(section));
@@ -94,14 +98,6 @@ impl Turns {
         let split = self.split.as_ref()?;
         let leads = section == Section::Body && index < split.device.start;
         split.outside(self.next, event).filter(|_| leads)
-    }
-}
-
-/// The event of a wait.
-fn gate(action: &Action) -> Option<usize> {
-    match action {
-        Action::Wait(event) => Some(*event),
-        _ => None,
     }
 }
 

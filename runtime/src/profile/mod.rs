@@ -122,13 +122,13 @@ pub fn profile_gpu<D: Graphs + Clock + LibraryAlgorithms + 'static, F: Fn() -> R
 ) -> Result<Profile, Error> {
     let program = Arc::new(Program::new(file.plan())?);
     memory::limit(program.host_bytes, options.host_mem)?;
-    let is_granted = options.host_mem.is_some();
     let warm_ns = options.warm_up.as_nanos().try_into().unwrap_or(u64::MAX);
-    let device = measure::Timed::new(open, is_granted, warm_ns);
+    let device = measure::Timed::new(open, options.host_mem, warm_ns);
     let notes = steps(&device, file, &program, options, || ())?;
     let taken = device.take();
     let is_tf32 = options.libraries.rounding == Rounding::Tf32;
-    let conditions = gpu_machine::Conditions { host_is_granted: is_granted, is_tf32, warm_ns };
+    let host_is_granted = options.host_mem.is_some();
+    let conditions = gpu_machine::Conditions { host_is_granted, is_tf32, warm_ns };
     let machine = gpu_machine::machine(open()?, conditions, &options.stages)?;
     let Some((facts, reserve_bytes)) = taken.device else {
         return Err(Error::Internal("no step was measured".to_owned()));

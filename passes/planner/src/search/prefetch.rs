@@ -30,9 +30,7 @@ impl<'a> Run<'a> {
         if !self.waits_for_input(best) {
             return Ok(());
         }
-        let p = self.common.p;
-        let inputs: Vec<TensorId> =
-            p.tensors.ids().filter(|&t| p.tensors[t].kind == TensorKind::Input).collect();
+        let inputs = self.inputs();
         let mut away = s.clone();
         // For inputs that are used again, the longest time between two uses.
         let mut gaps = Vec::new();
@@ -52,9 +50,9 @@ impl<'a> Run<'a> {
             choice.time();
             for times in TAILS {
                 let mut choice = choice.clone();
-                let from = self.tail(&choice, &inputs, times);
+                let from = self.tail(&choice.timing.end, &inputs, times);
                 // Back before the next step's copies begin, which they would hold up.
-                let before = self.tail(&choice, &inputs, times + 2).position();
+                let before = self.tail(&choice.timing.end, &inputs, times + 2).position();
                 let arrivals = inputs.iter().flat_map(|&t| choice.genotype.sequence.gaps_of(t).take(1));
                 let early: Vec<(GapIx, i32)> =
                     arrivals.map(|g| (g, 0)).chain(gaps.iter().map(|&g| (g, before))).collect();
@@ -75,12 +73,7 @@ impl<'a> Run<'a> {
             .par_iter()
             .map(|(choice, from)| self.arriving(choice, &inputs, *from))
             .collect::<Result<_, _>>()?;
-        self.evaluations += tried.len() as u64;
-        for r in tried.into_iter().flatten() {
-            if self.best.as_ref().is_none_or(|best| r.key() < best.key()) {
-                self.found(r);
-            }
-        }
+        self.take(tried);
         Ok(())
     }
 
@@ -89,9 +82,7 @@ impl<'a> Run<'a> {
     pub(super) fn arrive_early(&mut self) -> Result<(), DecisionsError> {
         let best = self.best.as_ref().filter(|best| !self.done() && self.waits_for_input(best));
         let Some(best) = best else { return Ok(()) };
-        let p = self.common.p;
-        let inputs: Vec<TensorId> =
-            p.tensors.ids().filter(|&t| p.tensors[t].kind == TensorKind::Input).collect();
+        let inputs = self.inputs();
         let mut decisions = best.decisions.clone();
         for &t in &inputs {
             let mut arrivals = decisions.actions.iter_mut().filter_map(|action| match action {
@@ -102,27 +93,28 @@ impl<'a> Run<'a> {
         }
         let runs = best.trace.commands.iter().filter(|(_, c)| matches!(c.kind, CommandKind::Run { .. }));
         let ends: Arena<StepPos, u64> = runs.map(|(c, _)| best.timeline.spans[c].end).collect();
-        let (end, copies) = (ends.last().copied().unwrap_or(0), self.copies_ns(&inputs));
-        let from = |times: u64| {
-            ends.partition_point(|&at| at.saturating_add(copies.saturating_mul(times) / 2) <= end)
-        };
-        let from: BTreeSet<StepPos> = TAILS.map(from).into();
+        let from: BTreeSet<StepPos> = TAILS.map(|times| self.tail(&ends, &inputs, times)).into();
         let tried: Vec<Option<Schedule>> = from
             .par_iter()
             .map(|&from| self.with_room(decisions.clone(), &inputs, from))
             .collect::<Result<_, _>>()?;
+        self.take(tried);
+        Ok(())
+    }
+
+    /// Takes the plans that are faster than the best one so far.
+    fn take(&mut self, tried: Vec<Option<Schedule>>) {
         self.evaluations += tried.len() as u64;
         for r in tried.into_iter().flatten() {
             if self.best.as_ref().is_none_or(|best| r.key() < best.key()) {
                 self.found(r);
             }
         }
-        Ok(())
     }
 
-    /// Time of the copies of all inputs in ns.
-    fn copies_ns(&self, inputs: &[TensorId]) -> u64 {
-        inputs.iter().map(|&t| self.common.p.device.h2d_ns(self.common.p.tensors[t].size)).sum()
+    fn inputs(&self) -> Vec<TensorId> {
+        let tensors = self.common.p.tensors.iter();
+        tensors.filter(|(_, tensor)| tensor.kind == TensorKind::Input).map(|(t, _)| t).collect()
     }
 
     /// Whether an op waits for an input's copy.
@@ -134,11 +126,13 @@ impl<'a> Run<'a> {
         r.timeline.spans.values().any(|s| s.stall > 0 && s.cause.is_some_and(input))
     }
 
-    /// The step from which on some times as long is left as the copies of all inputs take.
-    fn tail(&self, s: &State<'a>, inputs: &[TensorId], times: u64) -> StepPos {
-        let copies = self.copies_ns(inputs);
-        let end = s.timing.end.last().copied().unwrap_or(0);
-        s.timing.end.partition_point(|&at| at.saturating_add(copies.saturating_mul(times) / 2) <= end)
+    /// The step from which on some times as long is left as half of the copies of all inputs take. `ends` are
+    /// the ends of all steps in ns.
+    fn tail(&self, ends: &Arena<StepPos, u64>, inputs: &[TensorId], times: u64) -> StepPos {
+        let p = self.common.p;
+        let copies: u64 = inputs.iter().map(|&t| p.device.h2d_ns(p.tensors[t].size)).sum();
+        let end = ends.last().copied().unwrap_or(0);
+        ends.partition_point(|&at| at.saturating_add(copies.saturating_mul(times) / 2) <= end)
     }
 
     /// The plan of a choice with the slots of inputs free from a step on, if it fits.
