@@ -4,11 +4,36 @@
 //! afterwards. A GPU may add a second place in host memory for each input. A program is handed over once; its
 //! sections are then run without preparation.
 
-use std::sync::Arc;
+use std::{str::FromStr, sync::Arc};
 
 use memc_plan::{Section, Span};
 
 use crate::{Decided, Error, Program, Programs, RefusedCall};
+
+/// A device by name.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DeviceName {
+    /// Arenas in ordinary memory, streams as threads.
+    #[default]
+    Cpu,
+    /// The NVIDIA GPU with this number.
+    Cuda(usize),
+}
+
+impl FromStr for DeviceName {
+    type Err = &'static str;
+
+    /// Parses `cpu`, `cuda` or `cuda:N`.
+    fn from_str(text: &str) -> Result<DeviceName, &'static str> {
+        let number = |n: &str| n.parse().ok().filter(|_| n.bytes().all(|b| b.is_ascii_digit()));
+        match text.split_once(':') {
+            None if text == "cpu" => Ok(DeviceName::Cpu),
+            None if text == "cuda" => Ok(DeviceName::Cuda(0)),
+            Some(("cuda", n)) => number(n).map(DeviceName::Cuda).ok_or("expected a number after `cuda:`"),
+            _ => Err("expected cpu, cuda or cuda:N"),
+        }
+    }
+}
 
 /// A machine that executes programs.
 pub trait Device {
@@ -91,6 +116,36 @@ pub trait Executor {
     /// The first error of any stream.
     fn synchronize(&mut self) -> Result<(), Error>;
 
+    /// Takes the content that a state has between two steps, once all that was issued has run. `bytes` has the
+    /// length of the state's type.
+    ///
+    /// # Errors
+    /// The first error of any stream; [`Error::Internal`] within a section, and on a device that hands out no
+    /// states.
+    fn read_state(&mut self, _state: usize, _bytes: &mut [u8]) -> Result<(), Error> {
+        Err(no_states())
+    }
+
+    /// Gives a state another content between two steps, once all that was issued has run: in its resident
+    /// slot, and wherever the prologue copies that to.
+    ///
+    /// # Errors
+    /// Those of [`Executor::read_state`].
+    fn write_state(&mut self, _state: usize, _bytes: &[u8]) -> Result<(), Error> {
+        Err(no_states())
+    }
+
+    /// Address of a state's resident slot, where that is memory of this process and the one place from which
+    /// a step takes the state; waits until all that was issued has run. Until the next section runs, the
+    /// bytes there are the state's content and may be written. They stay in their place as long as the
+    /// executor lives.
+    ///
+    /// # Errors
+    /// Those of [`Executor::read_state`].
+    fn state_address(&mut self, _state: usize) -> Result<Option<usize>, Error> {
+        Ok(None)
+    }
+
     /// Decisions of the last body, where the device decides while it runs.
     fn decided(&self) -> Option<Decided> {
         None
@@ -105,6 +160,11 @@ pub trait Executor {
     fn refused(&self) -> &[RefusedCall] {
         &[]
     }
+}
+
+/// Error of a device whose states only its epilogue tells.
+fn no_states() -> Error {
+    Error::Internal("this device hands out no states between steps".to_owned())
 }
 
 /// The host's end of a plan: what happens at its host commands. Indices are those of the plan's tables, and

@@ -348,7 +348,7 @@ const THREADS: usize = 8;
 
 /// Copies a batch of the same size. A large one takes several threads: one alone reaches a tenth of the
 /// memory's bandwidth, and the step may wait for it.
-fn copy(out: &mut [u8], batch: &[u8]) {
+pub(crate) fn copy(out: &mut [u8], batch: &[u8]) {
     if out.len() < LARGE {
         return out.copy_from_slice(batch);
     }

@@ -189,6 +189,22 @@ impl Program {
         self.body.iter().any(|c| c.queue == Queue::CPU && matches!(c.action, Action::Launch(_)))
     }
 
+    /// The prologue's copies of a state's bytes, in order: its own copies of the resident slot, and the copies
+    /// of those.
+    pub(crate) fn copies_of(&self, state: usize) -> Vec<(Queue, Place, Place)> {
+        let mut holders: Vec<Place> = self.resident_slots.get(state).copied().into_iter().collect();
+        let mut copies = Vec::new();
+        for command in &self.prologue {
+            if let Action::Copy { src, dst } = command.action
+                && holders.iter().any(|place| place.overlaps(&src))
+            {
+                holders.push(dst);
+                copies.push((command.queue, src, dst));
+            }
+        }
+        copies
+    }
+
     /// The commands of one section.
     pub(crate) fn section(&self, section: Section) -> &[Command] {
         match section {

@@ -24,6 +24,14 @@ impl Progress {
         }
     }
 
+    /// Refuses to touch states but between two steps.
+    pub(crate) fn between_steps(self) -> Result<(), Error> {
+        match self {
+            Progress::After(Section::Prologue | Section::Body) => Ok(()),
+            _ => Err(Error::Internal("states are handed out between two steps only".to_owned())),
+        }
+    }
+
     /// Error of a section that is not next.
     pub(crate) fn refuse(section: Section) -> Error {
         Error::Internal(format!(

@@ -18,8 +18,8 @@ use crate::saves;
 use crate::shadow::Shadow;
 use crate::steps::{Steps, Tracing};
 use crate::{
-    Carried, Device, Error, FeedOptions, Feeder, Initial, InputSource, Pad, Program, Programs, Rate,
-    RefusedCall, Session, Stage, StateFile, StateWriter,
+    Carried, Device, DeviceName, Error, FeedOptions, Feeder, Initial, InputSource, Pad, Program, Programs,
+    Rate, RefusedCall, Session, Stage, StateFile, StateWriter,
     cpu::{self, Cpu},
     dynamic::{self, Decided, Dynamic, DynamicOptions},
     gpu, memory, output,
@@ -106,16 +106,6 @@ impl From<u64> for Epochs {
     fn from(passes: u64) -> Epochs {
         Epochs { job: None, passes }
     }
-}
-
-/// A device by name.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum DeviceName {
-    /// Arenas in ordinary memory, streams as threads.
-    #[default]
-    Cpu,
-    /// The NVIDIA GPU with this number.
-    Cuda(usize),
 }
 
 /// Outcome of a run.

@@ -15,7 +15,7 @@ use memc_runtime::{
 };
 use memc_support::{check_clash, is_same_file};
 
-use crate::values::{NamedInput, device, epochs, host_memory, named_file, pad, rate};
+use crate::values::{NamedInput, epochs, host_memory, named_file, pad, rate};
 
 /// Version, with the commit that it was built from where that is known.
 const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), env!("COMMIT"));
@@ -154,7 +154,7 @@ pub(crate) struct Cli {
     #[arg(value_parser = host_memory)]
     gpu_mem: Option<u64>,
     /// Device to run on: cpu, cuda, or cuda:N for the GPU with a number of `memrun devices`
-    #[arg(long, value_name = "DEVICE", default_value = "cpu", value_parser = device)]
+    #[arg(long, value_name = "DEVICE", default_value = "cpu")]
     device: DeviceName,
     /// Threads for kernels [default: as many as the machine has]
     #[arg(hide_short_help = true, long, value_name = "N")]
@@ -246,7 +246,7 @@ pub(crate) struct Profile {
     #[arg(long)]
     pub(crate) keep: bool,
     /// Device to measure: cpu, cuda, or cuda:N for the GPU with a number of `memrun devices`
-    #[arg(long, value_name = "DEVICE", default_value = "cpu", value_parser = device)]
+    #[arg(long, value_name = "DEVICE", default_value = "cpu")]
     device: DeviceName,
     /// Steps to take the median of
     #[arg(long, value_name = "N", default_value_t = 11,
@@ -283,8 +283,7 @@ pub(crate) struct Tune {
     #[arg(short, long, value_name = "FILE.plan")]
     output: Option<PathBuf>,
     /// GPU to measure: cuda, or cuda:N for the GPU with a number of `memrun devices`
-    #[arg(long, value_name = "DEVICE", default_value = "cpu", value_parser = device,
-        hide_default_value = true)]
+    #[arg(long, value_name = "DEVICE", default_value = "cpu", hide_default_value = true)]
     device: DeviceName,
     /// Array for an input, in numpy's format; may be repeated. Other inputs are synthetic
     #[arg(long = "input", value_name = "NAME=@FILE.npy")]
@@ -339,7 +338,7 @@ pub(crate) struct Serve {
     #[arg(long, value_name = "SIZE", value_parser = host_memory)]
     host_mem: Option<u64>,
     /// Device of all plans: cpu, cuda, or cuda:N for the GPU with a number of `memrun devices`
-    #[arg(long, value_name = "DEVICE", default_value = "cpu", value_parser = device)]
+    #[arg(long, value_name = "DEVICE", default_value = "cpu")]
     device: DeviceName,
     /// Threads for kernels of each plan [default: as many as the machine has]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=4096))]

@@ -3,22 +3,11 @@
 use std::{path::PathBuf, str::FromStr};
 
 use memc_ir::{Bytes, ParseError};
-use memc_runtime::{DeviceName, Epochs, InputSource, Pad, Rate};
+use memc_runtime::{Epochs, InputSource, Pad, Rate};
 
 /// A size with a binary suffix.
 pub(crate) fn host_memory(text: &str) -> Result<u64, ParseError> {
     Bytes::parse(text, "write a size such as 64G").map(|bytes| bytes.0)
-}
-
-/// `cpu`, `cuda` or `cuda:N`.
-pub(crate) fn device(text: &str) -> Result<DeviceName, &'static str> {
-    let number = |n: &str| n.parse().ok().filter(|_| n.bytes().all(|b| b.is_ascii_digit()));
-    match text.split_once(':') {
-        None if text == "cpu" => Ok(DeviceName::Cpu),
-        None if text == "cuda" => Ok(DeviceName::Cuda(0)),
-        Some(("cuda", n)) => number(n).map(DeviceName::Cuda).ok_or("expected a number after `cuda:`"),
-        _ => Err("expected cpu, cuda or cuda:N"),
-    }
 }
 
 /// `name=@file` or `name=-`.

@@ -8,7 +8,8 @@
 //! The functions are to be called for the places of one command of a [`crate::Program`], from the thread of
 //! the command's stream, in the order that the program's events prescribe. A device that decides while it
 //! runs calls them after `Copies::settle` for these places; its copy threads, for the copies that were issued
-//! to them.
+//! to them. Between two steps, when all streams have run what was issued, the issuing thread may call them for
+//! the places of states.
 
 use std::{
     alloc::{Layout, alloc, dealloc},
@@ -84,6 +85,11 @@ impl Arenas {
         // program, the places come from one list of free bytes, and copies in flight that touch them have
         // been waited for.
         unsafe { slice::from_raw_parts_mut(start, place.len) }
+    }
+
+    /// Address of a place's first byte, for whoever reads and writes it between two steps.
+    pub(crate) fn address(&self, place: Place) -> usize {
+        self.arena(place.space).at(place).expose_provenance()
     }
 
     /// Calls `f` with the operands, results and workspace of a launch, in lists that `scratch` keeps room

@@ -62,6 +62,40 @@ impl Runner {
         }
     }
 
+    /// Takes the content of a state, when no stream runs anything.
+    pub(super) fn read_state(&self, state: usize, bytes: &mut [u8]) -> Result<(), Error> {
+        let content = self.arenas.read(self.resident_slot(state)?);
+        let (wants, has) = (bytes.len(), content.len());
+        if wants != has {
+            return Err(Error::Internal(format!("state {state} has {has} bytes, not {wants}")));
+        }
+        bytes.copy_from_slice(content);
+        Ok(())
+    }
+
+    /// Gives a state another content in all of its places, when no stream runs anything.
+    pub(super) fn write_state(&mut self, state: usize, bytes: &[u8]) -> Result<(), Error> {
+        let resident = self.arenas.write(self.resident_slot(state)?);
+        let (gets, has) = (bytes.len(), resident.len());
+        if gets != has {
+            return Err(Error::Internal(format!("state {state} has {has} bytes, not {gets}")));
+        }
+        resident.copy_from_slice(bytes);
+        let copies = self.program.copies_of(state);
+        copies.into_iter().try_for_each(|(_, src, dst)| self.run(&Action::Copy { src, dst }))
+    }
+
+    /// Address of a state's only place; `None` where it has several.
+    pub(super) fn state_address(&self, state: usize) -> Result<Option<usize>, Error> {
+        let resident = self.resident_slot(state)?;
+        Ok(self.program.copies_of(state).is_empty().then(|| self.arenas.address(resident)))
+    }
+
+    fn resident_slot(&self, state: usize) -> Result<Place, Error> {
+        let resident = self.program.resident_slots.get(state).copied();
+        resident.ok_or_else(|| Error::Internal(format!("no state {state}")))
+    }
+
     fn launch(&mut self, launch: &Launch) -> Result<(), Error> {
         let Some(kernel) = self.program.kernels.get(launch.kernel) else {
             return Err(Error::Internal(format!("no kernel {}", launch.kernel)));

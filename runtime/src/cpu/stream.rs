@@ -307,6 +307,14 @@ impl Streams {
         self.parts.get_mut(self.bucket).ok_or_else(missing)
     }
 
+    /// The program between two of its steps, when no stream has anything to run.
+    fn between_steps(&mut self) -> Result<&mut Part, Error> {
+        self.synchronize()?;
+        let part = self.part()?;
+        part.progress.between_steps()?;
+        Ok(part)
+    }
+
     fn issue(&mut self, section: Section, index: usize, host: &mut dyn HostSide) -> Result<(), Error> {
         self.shared.check()?;
         let program = self.part()?.program.clone();
@@ -418,6 +426,18 @@ impl Executor for Streams {
             self.shared.await_record(ticket)?;
         }
         Ok(())
+    }
+
+    fn read_state(&mut self, state: usize, bytes: &mut [u8]) -> Result<(), Error> {
+        self.between_steps()?.host.read_state(state, bytes)
+    }
+
+    fn write_state(&mut self, state: usize, bytes: &[u8]) -> Result<(), Error> {
+        self.between_steps()?.host.write_state(state, bytes)
+    }
+
+    fn state_address(&mut self, state: usize) -> Result<Option<usize>, Error> {
+        self.between_steps()?.host.state_address(state)
     }
 }
 

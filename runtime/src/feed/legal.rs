@@ -61,7 +61,7 @@ fn wanted(op: &OpKind, operands: &[TensorType]) -> Option<(usize, Legal)> {
 }
 
 /// Refuses the first value of a micro-step's data that no kernel would accept.
-pub(super) fn check(
+pub(crate) fn check(
     legal: &[Legal],
     input: &str,
     ty: &TensorType,

@@ -37,6 +37,7 @@ pub(crate) mod refused;
 mod replay;
 mod report;
 mod split;
+mod states;
 mod trace;
 mod trial;
 pub(crate) mod tune;

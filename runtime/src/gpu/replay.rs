@@ -347,7 +347,7 @@ impl<D: Graphs + Clock> Replay<D> {
     }
 
     /// Fails where a kernel has refused its operands, or one on the host has failed.
-    fn check_kernels(&mut self) -> Result<(), Error> {
+    pub(super) fn check_kernels(&mut self) -> Result<(), Error> {
         let program = self.program.clone();
         self.reports.read(&mut self.driver, &program)?;
         self.host_kernels.as_ref().map_or(Ok(()), |kernels| kernels.check())
@@ -476,6 +476,18 @@ impl<D: Graphs + Clock> Executor for Replay<D> {
 
     fn synchronize(&mut self) -> Result<(), Error> {
         Ok(self.driver.synchronize()?)
+    }
+
+    fn read_state(&mut self, state: usize, bytes: &mut [u8]) -> Result<(), Error> {
+        self.take_state(state, bytes)
+    }
+
+    fn write_state(&mut self, state: usize, bytes: &[u8]) -> Result<(), Error> {
+        self.give_state(state, bytes)
+    }
+
+    fn state_address(&mut self, state: usize) -> Result<Option<usize>, Error> {
+        self.address_of_state(state)
     }
 
     fn notes(&self) -> &[String] {

@@ -36,7 +36,8 @@ use self::metrics::Metrics;
 use self::model::Model;
 use self::queue::Queues;
 use self::routes::App;
-use crate::run::{DeviceName, require_gpu};
+use crate::DeviceName;
+use crate::run::require_gpu;
 use crate::{Error, Program, StateFile, cpu, memory};
 
 /// A plan to serve.
