@@ -7,7 +7,7 @@ use std::time::Duration;
 use memc_codegen::{Lowered, lower};
 use memc_ir::{Bytes, Module};
 use memc_passes::{CONV_WORKSPACE, DeviceProfile, Kernels};
-use memc_plan::{Claims, Meta, Plan};
+use memc_plan::{Claims, Meta, Plan, PlanFile};
 use memc_planner::{Allow, Evaluation, Formulation};
 
 use crate::candidate::{Candidate, HostOps, Poses};
@@ -125,6 +125,11 @@ impl Compiled {
     /// Writes the plan file as a whole or not at all, and returns the hash of its content.
     pub fn write(&self, path: &Path, stop: &dyn Fn() -> bool) -> Result<[u8; 32], Error> {
         Ok(memc_plan::write(path, &self.plan, &mut Data(std::slice::from_ref(&self.data)), stop)?)
+    }
+
+    /// The plan as an open file, without one.
+    pub fn in_memory(&self) -> Result<PlanFile, Error> {
+        Ok(PlanFile::in_memory(&self.plan, &mut Data(std::slice::from_ref(&self.data)))?)
     }
 }
 

@@ -3,8 +3,9 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::str::FromStr;
 
-use memc_ir::{Bytes, Module};
+use memc_ir::{Bytes, Module, ParseError};
 use memc_passes::plan::{Infeasible, Problem};
 use memc_passes::{DeviceProfile, Pipeline};
 use memc_planner::bound;
@@ -28,6 +29,31 @@ pub enum Size {
     Percent(f64),
     /// Share of what the unplanned step takes, the device's reserve included, in percent.
     PeakPercent(f64),
+}
+
+impl FromStr for Size {
+    type Err = ParseError;
+
+    /// Parses a size as [`Bytes::parse`] does, a share of the device such as `90%`, or one of the unplanned
+    /// peak such as `peak*60%`.
+    fn from_str(text: &str) -> Result<Size, ParseError> {
+        const EXAMPLE: &str = "write a size such as 16G, 512MiB, 4096B, 90% or peak*60%";
+        if let Some(share) = text.trim().strip_prefix("peak*") {
+            return match share.parse() {
+                Ok(Size::Percent(percent)) => Ok(Size::PeakPercent(percent)),
+                Err(error) if share.ends_with('%') => Err(error),
+                _ => Err(format!("`{share}` is not a share: write one such as peak*60%").into()),
+            };
+        }
+        let Some(number) = text.trim().strip_suffix('%') else {
+            return Ok(Size::Bytes(Bytes::parse(text, EXAMPLE)?.0));
+        };
+        let percent: f64 = number.parse().map_err(|_| format!("`{number}` is not a number: {EXAMPLE}"))?;
+        if !(percent > 0.0 && percent <= 100.0) {
+            return Err(format!("`{}` is not between 0% and 100%", text.trim()).into());
+        }
+        Ok(Size::Percent(percent))
+    }
 }
 
 /// A planning problem and its device.

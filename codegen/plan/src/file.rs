@@ -92,7 +92,7 @@ impl Layout {
     }
 }
 
-/// An open plan: the decoded plan, and its states' initial bytes mapped from the file.
+/// An open plan: the decoded plan, and its states' initial bytes, which are mapped where it is a file's.
 #[derive(Debug)]
 pub struct PlanFile {
     plan: Plan,
@@ -124,6 +124,11 @@ impl PlanFile {
             return Err(PlanError::NotAPlan { hint: "the file is empty; compile the model again" });
         }
         let map = memc_support::map(&file).map(Data::from).map_err(io)?;
+        PlanFile::of_bytes(map)
+    }
+
+    /// The plan file with these bytes, verified as on opening.
+    pub(crate) fn of_bytes(map: Data) -> Result<PlanFile, PlanError> {
         let (plan, content_hash, data_start) = verify(&map)?;
         Ok(PlanFile { plan, content_hash, map, data_start })
     }

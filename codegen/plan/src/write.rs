@@ -94,6 +94,22 @@ pub fn write(
     Ok(hash)
 }
 
+impl PlanFile {
+    /// A plan with its initial data, as if it were written to a file and opened.
+    ///
+    /// # Errors
+    /// Those of [`write`], without the file system's, and of [`PlanFile::open`].
+    pub fn in_memory(plan: &Plan, data: &mut dyn InitialData) -> Result<PlanFile, PlanError> {
+        plan.validate()?;
+        let mut bytes = io::Cursor::new(Vec::new());
+        match stream(&mut bytes, plan, data, &|| false) {
+            Ok(_) => PlanFile::of_bytes(bytes.into_inner().into()),
+            Err(Stop::Plan(error)) => Err(error),
+            Err(Stop::Io(source)) => Err(PlanError::Io { path: "memory".into(), source }),
+        }
+    }
+}
+
 enum Stop {
     Io(io::Error),
     Plan(PlanError),
