@@ -8,26 +8,9 @@ use memc_ir::attr::F32;
 use memc_ir::{Bytes, ParseError};
 use memc_planner::Formulation;
 
-const EXAMPLE: &str = "write a size such as 16G, 512MiB, 4096B, 90% or peak*60%";
-
-/// Parses a size as [`Bytes::parse`] does, a share of the device such as `90%`, or one of the unplanned peak
-/// such as `peak*60%`.
+/// Parses a size as [`Size`] does.
 pub(crate) fn size(text: &str) -> Result<Size, ParseError> {
-    if let Some(share) = text.trim().strip_prefix("peak*") {
-        return match size(share) {
-            Ok(Size::Percent(percent)) => Ok(Size::PeakPercent(percent)),
-            Err(error) if share.ends_with('%') => Err(error),
-            _ => Err(format!("`{share}` is not a share: write one such as peak*60%").into()),
-        };
-    }
-    let Some(number) = text.trim().strip_suffix('%') else {
-        return Ok(Size::Bytes(Bytes::parse(text, EXAMPLE)?.0));
-    };
-    let percent: f64 = number.parse().map_err(|_| format!("`{number}` is not a number: {EXAMPLE}"))?;
-    if !(percent > 0.0 && percent <= 100.0) {
-        return Err(format!("`{}` is not between 0% and 100%", text.trim()).into());
-    }
-    Ok(Size::Percent(percent))
+    text.parse()
 }
 
 /// Parses the name of a formulation.
