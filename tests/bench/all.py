@@ -50,7 +50,7 @@ def runs(args):
         "costs-cpu": (["costs.py", "cpu", out / "profiles"], None, []),
         "corpus": (["corpus.py", args.corpus, "--run"], ["--only", "tiny"], []),
         "planners": (["planners.py", *problems, "--models"], ["--planners", "memc", "--only", "cnn_bn"], []),
-        "transformers": (["transformers.py"], ["--only", "gpt2_small", "--devices", "h100"], []),
+        "transformers": (["transformer_plans.py"], ["--only", "gpt2_small", "--devices", "h100"], []),
         "papers": (["papers.py", "--json", out / "plans.json"], None, []),
         "gpu-prepare": (["gpu.py", "prepare", out / "gpu"], ["--quick"], []),
         "gpu": (["gpu.py", "run", out / "gpu", "--limit", "3600"], ["--limit", "300"], []),

@@ -1,6 +1,6 @@
 """Plans of training steps of transformers, of recomputation alone, with ten seeds, and at many budgets, as tables.
 
-Usage: python3 tests/bench/transformers.py [budgets|recompute|seeds|steps] [--only NAMES] [--devices NAMES]
+Usage: python3 tests/bench/transformer_plans.py [budgets|recompute|seeds|steps] [--only NAMES] [--devices NAMES]
                                             [--shares NUMBERS] [--effort N] [--no-host-ops] [--table]
 Needs: a release build of memc, nothing else. One JSON object a cell on stdout, or with --table the table.
 
