@@ -1,0 +1,144 @@
+"""Module of a step: the captured graph for each micro-batch, then the updates."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from ._capture import Captured
+from ._ir import Module, Type, Value, number
+from ._lower import Lowering, tensor_type
+from ._optim import Updater, clipped, groups_of
+
+
+@dataclass
+class Built:
+    """A module, and how its inputs, states and outputs belong to the user's objects."""
+
+    module: Module
+    # Names of the module's inputs for each input of the user's step, one for each micro-batch.
+    inputs: dict[str, list[str]]
+    # Names of the learning rates' inputs, by parameter group.
+    rates: list[str] = field(default_factory=list)
+    # States that are parameters and buffers, by their names in the user's module.
+    tensors: dict[str, torch.Tensor] = field(default_factory=dict)
+    # States of the optimizer: parameter, PyTorch's name, state's name.
+    optimizer: list[tuple[str, str, str]] = field(default_factory=list)
+    # Contents of states that never change and that the module does not have.
+    frozen: dict[str, torch.Tensor] = field(default_factory=dict)
+    outputs: list[str] = field(default_factory=list)
+    # Parameters that the step changes.
+    trained: list[str] = field(default_factory=list)
+    hyper: list[dict] = field(default_factory=list)
+    # Structure of the outputs, and which leaves are no tensors.
+    spec: Any = None
+    fixed: dict[int, Any] = field(default_factory=dict)
+
+
+def state_of(built: Built, name: str, tensor: torch.Tensor, role: str) -> Value:
+    built.tensors[name] = tensor
+    return built.module.state(name, tensor_type(tensor, name), role)
+
+
+def place_states(built: Built, captured: Captured, trained: set[str]) -> dict[str, Value]:
+    """States for parameters and buffers."""
+    values = {}
+    for name, parameter in captured.parameters.items():
+        values[name] = state_of(built, name, parameter, "param" if name in trained else "frozen")
+    for name, buffer in captured.buffers.items():
+        values[name] = state_of(built, name, buffer, "buffer")
+    return values
+
+
+def lowered(built: Built, captured: Captured, values: dict[str, Value], micro: int, count: int) -> Lowering:
+    """One more micro-batch of the captured graph."""
+    cx = Lowering(built.module)
+    holders = [node for node in captured.graph.graph.nodes if node.op == "placeholder"]
+    names = [*captured.parameters, *captured.buffers]
+    for node, name in zip(holders, names):
+        cx.values[node] = values[name]
+    for node, (name, tensor) in zip(holders[len(names):], captured.inputs.items()):
+        fed = {"source": f'"{name}"'} | ({"micro": micro} if count > 1 else {})
+        value = built.module.input(name, tensor_type(tensor, name), **fed)
+        built.inputs.setdefault(name, []).append(value.name)
+        cx.values[node] = value
+    cx.run(captured.graph.graph)
+    built.frozen |= cx.frozen
+    return cx
+
+
+def build_training(captured: Captured, optimizer: torch.optim.Optimizer, *, name: str, accumulate: int,
+                   clip_norm: float | None, clip_value: float | None) -> Built:
+    """The step of an optimizer on the mean loss of `accumulate` micro-batches."""
+    m = Module(name)
+    built = Built(m, {})
+    names = {id(p): name for name, p in captured.parameters.items()}
+    groups = groups_of(optimizer, names)
+    built.hyper = [hyper for hyper, _ in groups]
+    built.trained = [p for _, members in groups for p in members if p in captured.gradients]
+    values = place_states(built, captured, set(built.trained))
+    start, sums, losses = dict(values), {}, []
+    for micro in range(accumulate):
+        cx = lowered(built, captured, values, micro, accumulate)
+        losses.append(cx.value(captured.results[0], "f32"))
+        for name, node in captured.gradients.items():
+            g = cx.value(node)
+            sums[name] = m.binary("add", sums[name], g) if name in sums else g
+        # The next micro-batch goes on from the statistics of this one.
+        values |= {name: cx.value(node) for name, node in captured.updated.items()}
+    for name in captured.buffers:
+        if values[name] is not start[name]:
+            m.carry(start[name], values[name])
+    m.loc = m.scope = "accumulate"
+    if accumulate > 1:
+        sums = {name: m.by("div", g, float(accumulate)) for name, g in sums.items()}
+    m.yields("loss", mean(m, losses), "loss")
+    built.outputs = ["loss"]
+    updates(built, optimizer, groups, start, clipped(m, sums, clip_norm, clip_value))
+    return built
+
+
+def mean(m: Module, values: list[Value]) -> Value:
+    total = m.reshape(values[0], ())
+    for value in values[1:]:
+        total = m.binary("add", total, m.reshape(value, ()))
+    return total if len(values) == 1 else m.by("div", total, float(len(values)))
+
+
+def updates(built: Built, optimizer, groups, values: dict[str, Value], gradients: dict[str, Value]) -> None:
+    """Appends each group's updates with its own learning rate."""
+    updater = Updater(built.module, optimizer)
+    for i, (hyper, members) in enumerate(groups):
+        lr = rate(built.module, i, float(optimizer.param_groups[i]["lr"]))
+        built.rates.append(lr.name)
+        for name in members:
+            if name in gradients:
+                new = updater.update(name, values[name], gradients[name], lr, hyper)
+                built.module.carry(values[name], new)
+    built.optimizer = [(p, kind, state.name) for p, kinds in updater.states.items() for kind, state in kinds.items()]
+
+
+def rate(m: Module, group: int, default: float) -> Value:
+    """The learning rate of a group, an input."""
+    if group == 0:
+        return m.input("lr", Type("f32", ()), feed="learning_rate", default=number(default))
+    return m.input(f"lr.{group}", Type("f32", ()), source=f'"lr.{group}"')
+
+
+def build_forward(captured: Captured, *, name: str) -> Built:
+    """The forward pass alone, with its results as outputs."""
+    built = Built(Module(name), {}, spec=captured.spec)
+    values = place_states(built, captured, set())
+    cx = lowered(built, captured, values, 0, 1)
+    for i, node in enumerate(captured.results):
+        if not isinstance(node, torch.fx.Node):
+            built.fixed[i] = node
+            continue
+        built.module.yields("output", cx.value(node), f"output{i}")
+        built.outputs.append(f"output{i}")
+    for name, node in captured.updated.items():
+        if cx.value(node) is not values[name]:
+            built.module.carry(values[name], cx.value(node))
+    return built

@@ -1,0 +1,207 @@
+"""Capture of a whole training step as one graph of ATen ops: forward, loss and backward.
+
+Contract: the graph is functional, with no views or mutations, and its shapes are those of the example inputs. It computes
+what PyTorch computes in the mode the module is in, but for dropout, whose random bits are memc's. Nothing of the module
+changes: parameters and buffers are stood in for by tensors without contents.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from dataclasses import dataclass, field
+from typing import Any, Callable, Mapping
+
+import torch
+import torch.utils._pytree as pytree
+from torch._decomp import core_aten_decompositions, get_decompositions
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
+from torch._subclasses.functional_tensor import FunctionalTensor, FunctionalTensorMode
+from torch.fx import GraphModule, Node
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from . import _ops_index, _ops_math, _ops_nn, _ops_shape  # noqa: F401  (they register their rules)
+from ._errors import CaptureError
+from ._functions import Functions
+from ._lower import RULES, is_users
+
+aten = torch.ops.aten
+
+
+def decompositions() -> dict:
+    """PyTorch's decompositions of ops that memc has no rule for."""
+    table = dict(core_aten_decompositions())
+    extra = [aten.native_group_norm_backward, aten.native_group_norm, aten.mse_loss, aten.mse_loss_backward,
+             aten.smooth_l1_loss, aten.smooth_l1_loss_backward, aten.huber_loss, aten.huber_loss_backward,
+             aten.binary_cross_entropy, aten.binary_cross_entropy_backward, aten.std, aten.norm, aten.std_mean,
+             aten.linalg_vector_norm, aten._fused_rms_norm, aten._fused_rms_norm_backward, aten.embedding_renorm,
+             aten.softplus, aten.softplus_backward, aten.mish_backward, aten.logcumsumexp]
+    table.update(get_decompositions([op for op in extra]))
+    return {op: function for op, function in table.items() if str(op) not in RULES and f"{op}.default" not in RULES}
+
+
+@dataclass
+class Captured:
+    """A step as a graph, and the meaning of its inputs and outputs."""
+
+    graph: GraphModule
+    parameters: dict[str, torch.nn.Parameter]
+    buffers: dict[str, torch.Tensor]
+    # Names and contents of example inputs, in the order of the graph's placeholders behind the buffers.
+    inputs: dict[str, torch.Tensor]
+    # Values of the graph.
+    results: list[Node] = field(default_factory=list)
+    gradients: dict[str, Node] = field(default_factory=dict)
+    updated: dict[str, Node] = field(default_factory=dict)
+    spec: Any = None
+
+
+def to_functional(x):
+    return FunctionalTensor.to_functional(x) if isinstance(x, torch.Tensor) else x
+
+
+def from_functional(x):
+    if not isinstance(x, FunctionalTensor):
+        return x
+    torch._sync(x)
+    return torch._from_functional_tensor(x.elem)
+
+
+def named_inputs(model: torch.nn.Module, inputs, has_target: bool) -> tuple[list[str], list, Any]:
+    """Names and leaves of example inputs, and the structure they have."""
+    if isinstance(inputs, torch.Tensor):
+        inputs = (inputs,)
+    if isinstance(inputs, Mapping):
+        tops = list(inputs)
+        parts = list(inputs.values())
+    else:
+        inputs, parts = tuple(inputs), list(inputs)
+        try:
+            known = [p.name for p in inspect.signature(model.forward).parameters.values()
+                     if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+        except (TypeError, ValueError):
+            known = []
+        tops = [known[i] if i < len(known) else f"input{i}" for i in range(len(parts))]
+        if has_target and tops:
+            tops[-1] = "target"
+    names, leaves = [], []
+    for top, part in zip(tops, parts):
+        found = pytree.tree_leaves(part)
+        leaves += found
+        names += [top] if len(found) == 1 else [f"{top}.{i}" for i in range(len(found))]
+    return names, leaves, pytree.tree_structure(inputs)
+
+
+def called(model, compute: Callable | None, loss_fn: Callable | None, inputs):
+    """Loss, or outputs, of the inputs as the user means it."""
+    if compute is not None:
+        return compute(model, **inputs) if isinstance(inputs, Mapping) else compute(model, *inputs)
+    if isinstance(inputs, Mapping):
+        out = model(**inputs)
+        return out if loss_fn is None else loss_fn(out)
+    if loss_fn is None:
+        return model(*inputs)
+    return loss_fn(model(*inputs[:-1]), inputs[-1])
+
+
+def as_loss(out) -> torch.Tensor:
+    if not isinstance(out, torch.Tensor):
+        loss = out.get("loss") if isinstance(out, Mapping) else getattr(out, "loss", None)
+        if loss is None and isinstance(out, tuple) and out and isinstance(out[0], torch.Tensor) and out[0].ndim == 0:
+            loss = out[0]
+        if loss is None:
+            raise CaptureError(f"the step returns {type(out).__name__} and no loss; give a loss_fn, or compute= with a "
+                               "function (model, *inputs) that returns one number")
+        out = loss
+    if out.numel() != 1:
+        raise CaptureError(f"the loss has shape {tuple(out.shape)}; reduce it to one number, for instance with .mean()")
+    return out
+
+
+@contextlib.contextmanager
+def capturing():
+    """Ways of PyTorch while a step is captured: plain composed ops instead of a backend's own ones."""
+    compiler = torch.compiler
+    before = compiler._is_compiling_flag
+    compiler._is_compiling_flag = True
+    try:
+        with sdpa_kernel(SDPBackend.MATH), torch.backends.mkldnn.flags(enabled=False):
+            yield
+    finally:
+        compiler._is_compiling_flag = before
+
+
+def capture(model: torch.nn.Module, example_inputs, *, loss_fn: Callable | None = None, compute: Callable | None = None,
+            trained: set[str] | None = None) -> Captured:
+    """Captures a step of `model`.
+
+    `trained` names the parameters whose gradients are wanted; with `None` the step is the forward pass alone.
+
+    Raises `CaptureError` where Python code of the step depends on the contents of tensors.
+    """
+    parameters, buffers = dict(model.named_parameters()), dict(model.named_buffers())
+    names, leaves, spec = named_inputs(model, example_inputs, loss_fn is not None)
+    tensors = {name: leaf for name, leaf in zip(names, leaves) if isinstance(leaf, torch.Tensor)}
+    wanted = [name for name in parameters if trained is not None and name in trained]
+    functions = Functions()
+    out_spec = []
+
+    def forward(inputs):
+        """The user's computation. Traces of ops begin at a frame of this name."""
+        out = called(model, compute, loss_fn, inputs)
+        return as_loss(out) if trained is not None else out
+
+    def step(params, bufs, data):
+        with FunctionalTensorMode():
+            params, bufs, data = pytree.tree_map(to_functional, (params, bufs, data))
+            for name in parameters:
+                params[name].requires_grad_(name in wanted)
+            fed = [data[name] if name in data else leaf for name, leaf in zip(names, leaves)]
+            inputs = pytree.tree_unflatten(fed, spec)
+            grad = torch.enable_grad() if wanted else torch.no_grad()
+            tied = torch.nn.utils.stateless._reparametrize_module
+            with grad, functions, tied(model, {**params, **bufs}, tie_weights=True):
+                out = forward(inputs)
+            grads = torch.autograd.grad(out, [params[n] for n in wanted], allow_unused=True) if wanted else ()
+            results, tree = pytree.tree_flatten(out)
+            out_spec.append(tree)
+            results = [r.detach() if isinstance(r, torch.Tensor) else r for r in results]
+            return tuple(map(from_functional, [*results, *grads, *(bufs[n] for n in buffers)]))
+
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    fake = lambda x: torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    try:
+        with torch.random.fork_rng(devices=[]), capturing(), mode:
+            given = [{n: fake(t) for n, t in group.items()} for group in (parameters, buffers, tensors)]
+            graph = make_fx(step, decompositions(), tracing_mode="real", record_stack_traces=True)(*given)
+    except (DataDependentOutputException, DynamicOutputShapeException) as error:
+        raise CaptureError(f"the step cannot be captured: {error.func} depends on the contents of a tensor"
+                           f"{users_line(error)}; compute it outside of the step, or choose with torch.where") from error
+    except NotImplementedError as error:
+        raise CaptureError(f"the step cannot be captured: {error}{users_line(error)}") from error
+    return labelled(graph, Captured(graph, parameters, buffers, tensors, spec=out_spec[-1]), wanted)
+
+
+def users_line(error: BaseException) -> str:
+    """` at FILE:LINE` of the innermost frame that is neither PyTorch's nor memc's."""
+    trace, found = error.__traceback__, ""
+    while trace is not None:
+        file = trace.tb_frame.f_code.co_filename
+        if is_users(file):
+            found = f" at {file}:{trace.tb_lineno}"
+        trace = trace.tb_next
+    return found
+
+
+def labelled(graph: GraphModule, captured: Captured, wanted: list[str]) -> Captured:
+    """Takes the outputs of the graph apart, and what nothing reads away."""
+    output = next(node for node in graph.graph.nodes if node.op == "output")
+    values = list(output.args[0])
+    bufs = len(values) - len(captured.buffers)
+    grads = bufs - len(wanted)
+    captured.results = values[:grads]
+    captured.gradients = {name: grad for name, grad in zip(wanted, values[grads:bufs]) if grad is not None}
+    captured.updated = dict(zip(captured.buffers, values[bufs:]))
+    graph.graph.eliminate_dead_code()
+    return captured

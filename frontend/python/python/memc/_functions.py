@@ -1,0 +1,155 @@
+"""Functions of PyTorch in a form that memc has ops for, while a step is captured.
+
+Contract: each computes what PyTorch's own does, up to rounding, of ops whose gradients are ops that memc has. Dropout alone
+draws other bits: memc's, which are a function of the step's number.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+
+import torch
+from torch._decomp.decompositions import grid_sampler_2d
+from torch.overrides import TorchFunctionMode
+
+functional = torch.nn.functional
+
+# The first stream of dropout; those of other random numbers come before.
+DROPOUT_STREAMS = 1 << 16
+
+
+@torch.library.custom_op("memc::dropout", mutates_args=())
+def dropout(x: torch.Tensor, p: float, stream: int) -> torch.Tensor:
+    """Dropout whose mask depends on the stream and the number of the step."""
+    raise NotImplementedError("memc::dropout runs only within a compiled step")
+
+
+@dropout.register_fake
+def _(x, p, stream):
+    return torch.empty_like(x)
+
+
+def _setup(ctx, inputs, output):
+    _, ctx.p, ctx.stream = inputs
+
+
+def _backward(ctx, grad):
+    # The mask is the same function of stream, step and element.
+    return dropout(grad, ctx.p, ctx.stream), None, None
+
+
+dropout.register_autograd(_backward, setup_context=_setup)
+
+
+def many(value, axes: int) -> list[int]:
+    value = [value] if isinstance(value, int) else list(value)
+    return value * axes if len(value) == 1 else value
+
+
+def conv3d(x, weight, bias=None, stride=1, padding=0, dilation=1, groups=1):
+    """A convolution over images for each place of the kernel along the depth."""
+    if isinstance(padding, str) or x.ndim != 5:
+        raise NotImplementedError("conv3d takes a batch, and padding as numbers")
+    stride, padding, dilation = many(stride, 3), many(padding, 3), many(dilation, 3)
+    x = functional.pad(x, (0, 0, 0, 0, padding[0], padding[0]))
+    depth = weight.shape[2]
+    out = (x.shape[2] - dilation[0] * (depth - 1) - 1) // stride[0] + 1
+    total = None
+    for k in range(depth):
+        start = k * dilation[0]
+        taken = x[:, :, start:start + stride[0] * (out - 1) + 1:stride[0]].transpose(1, 2)
+        y = torch.conv2d(taken.flatten(0, 1), weight[:, :, k], None, stride[1:], padding[1:], dilation[1:], groups)
+        total = y if total is None else total + y
+    y = total.unflatten(0, (x.shape[0], out)).transpose(1, 2)
+    return y if bias is None else y + bias.view(-1, 1, 1, 1)
+
+
+def max_pool3d(input, kernel_size, stride=None, padding=0, dilation=1, ceil_mode=False, return_indices=False):
+    """Maxima along the depth, then over images."""
+    if ceil_mode or return_indices or input.ndim != 5:
+        raise NotImplementedError("max_pool3d takes a batch, without ceil_mode and return_indices")
+    kernel, padding, dilation = many(kernel_size, 3), many(padding, 3), many(dilation, 3)
+    stride = kernel if stride in (None, [], ()) else many(stride, 3)
+    x = functional.pad(input, (0, 0, 0, 0, padding[0], padding[0]), value=float("-inf"))
+    out = (x.shape[2] - dilation[0] * (kernel[0] - 1) - 1) // stride[0] + 1
+    starts = [k * dilation[0] for k in range(kernel[0])]
+    y = functools.reduce(torch.maximum, [x[:, :, s:s + stride[0] * (out - 1) + 1:stride[0]] for s in starts])
+    y = functional.max_pool2d(y.transpose(1, 2).flatten(0, 1), kernel[1:], stride[1:], padding[1:], dilation[1:])
+    return y.unflatten(0, (x.shape[0], out)).transpose(1, 2)
+
+
+def local_response_norm(x, size, alpha=1e-4, beta=0.75, k=1.0):
+    padded = functional.pad(x * x, [0, 0] * (x.ndim - 2) + [size // 2, (size - 1) // 2])
+    total = sum(padded[:, i:i + x.shape[1]] for i in range(size))
+    return x / (k + alpha / size * total) ** beta
+
+
+def weight_norm(v, g, dim=0):
+    axes = [i for i in range(v.ndim) if i != dim % v.ndim] if dim != -1 else list(range(v.ndim))
+    return v * (g / (v * v).sum(axes, keepdim=True).sqrt())
+
+
+def embedding_bag(input, weight, offsets=None, max_norm=None, norm_type=2.0, scale_grad_by_freq=False, mode="mean",
+                  sparse=False, per_sample_weights=None, include_last_offset=False, padding_idx=None):
+    """Sums, means or maxima of rows for each bag of a matrix of indices."""
+    if offsets is not None or max_norm is not None or padding_idx is not None or input.ndim != 2:
+        raise NotImplementedError("embedding_bag takes a matrix of indices, one bag a row, without offsets, max_norm and "
+                                  "padding_idx")
+    rows = functional.embedding(input, weight)
+    if per_sample_weights is not None:
+        rows = rows * per_sample_weights.unsqueeze(-1)
+    return {"mean": lambda: rows.mean(1), "sum": lambda: rows.sum(1), "max": lambda: rows.amax(1)}[mode]()
+
+
+def grid_sample(input, grid, mode="bilinear", padding_mode="zeros", align_corners=None):
+    modes, paddings = ("bilinear", "nearest", "bicubic"), ("zeros", "border", "reflection")
+    if input.ndim != 4:
+        raise NotImplementedError("grid_sample takes images")
+    return grid_sampler_2d(input, grid, modes.index(mode), paddings.index(padding_mode), bool(align_corners))
+
+
+class Functions(TorchFunctionMode):
+    """Replaces functions where the step calls them."""
+
+    def __init__(self):
+        super().__init__()
+        self.streams = itertools.count(DROPOUT_STREAMS)
+        self.replaced = {
+            functional.dropout: self.dropout, functional.scaled_dot_product_attention: self.attention,
+            torch.dropout: lambda x, p, train: self.dropout(x, p, train),
+            functional.conv3d: conv3d, torch.conv3d: conv3d, functional.max_pool3d: max_pool3d,
+            torch.max_pool3d: max_pool3d, functional.local_response_norm: local_response_norm,
+            torch._weight_norm: weight_norm, functional.embedding_bag: embedding_bag, functional.grid_sample: grid_sample,
+        }
+
+    def drop(self, x: torch.Tensor, p: float) -> torch.Tensor:
+        if p == 0.0:
+            return x
+        return torch.zeros_like(x) if p == 1.0 else dropout(x, float(p), next(self.streams))
+
+    def dropout(self, input, p=0.5, training=True, inplace=False):
+        if not training:
+            return input
+        return input.copy_(self.drop(input, p)) if inplace else self.drop(input, p)
+
+    def attention(self, query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False):
+        scale = query.shape[-1] ** -0.5 if scale is None else scale
+        if enable_gqa:
+            groups = query.shape[-3] // key.shape[-3]
+            key, value = key.repeat_interleave(groups, -3), value.repeat_interleave(groups, -3)
+        scores = query @ key.transpose(-2, -1) * scale
+        if is_causal:
+            attn_mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=query.device).tril()
+        if attn_mask is None:
+            weights = scores.softmax(-1)
+        elif attn_mask.dtype == torch.bool:
+            weights = scores.masked_fill(~attn_mask, float("-inf")).softmax(-1)
+            # Rows that attend to nothing are zero.
+            weights = weights if is_causal else weights.masked_fill(~attn_mask, 0.0)
+        else:
+            weights = (scores + attn_mask).softmax(-1)
+        return self.drop(weights.to(query.dtype), dropout_p) @ value
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        return self.replaced.get(func, func)(*args, **(kwargs or {}))

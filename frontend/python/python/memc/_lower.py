@@ -1,0 +1,142 @@
+"""From a captured graph of ATen ops to a module of memc's IR.
+
+Contract: every op either becomes IR that computes the same numbers up to rounding, or is refused with its name and the
+line of the user's program. Strides do not matter: tensors of the module are dense and row-major, and captured graphs
+have no views or mutations.
+"""
+
+from __future__ import annotations
+
+import pathlib
+from typing import Callable
+
+import torch
+from torch.fx import Graph, Node
+
+from ._errors import UnsupportedOp
+from ._ir import BYTES, Module, Type, Value
+
+DTYPES = {
+    torch.float32: "f32",
+    torch.float16: "f16",
+    torch.bfloat16: "bf16",
+    torch.int32: "i32",
+    torch.int64: "i64",
+    torch.int8: "i8",
+    torch.uint8: "u8",
+    torch.bool: "bool",
+}
+# Constants of more bytes become states that do not change.
+INLINE = 1 << 16
+
+OWN, TORCH = (str(pathlib.Path(file).parent) for file in (__file__, torch.__file__))
+
+Lowered = Value | list[Value]
+RULES: dict[str, Callable[["Lowering", Node], Lowered]] = {}
+
+
+def rule(*names: str):
+    """Registers a rule for ATen overloads, such as `add.Tensor`."""
+
+    def register(function):
+        for name in names:
+            RULES[f"aten.{name}" if not name.startswith("memc.") else name] = function
+        return function
+
+    return register
+
+
+def place(node: Node) -> str:
+    """Innermost line of the user's program that made the op, `FILE:LINE`; of a gradient, that of one of its operands."""
+    for maker in [node, *reversed(node.all_input_nodes)]:
+        trace = maker.meta.get("stack_trace") or ""
+        frames = [line.strip() for line in trace.splitlines() if line.strip().startswith("File ")]
+        for frame in reversed(frames):
+            file, line = frame.split('"')[1], frame.split("line ")[1].split(",")[0]
+            if is_users(file):
+                return f"{file}:{line}"
+    return ""
+
+
+def is_users(file: str) -> bool:
+    """Whether a source file is neither PyTorch's nor memc's."""
+    return not file.startswith(("<", OWN, TORCH)) and "eval_with_key" not in file
+
+
+def tensor_type(value: torch.Tensor, where: str = "") -> Type:
+    dtype = DTYPES.get(value.dtype)
+    if dtype is None:
+        raise UnsupportedOp(str(value.dtype), where, f"tensors of {value.dtype} are not supported; use float32 or int64")
+    return Type(dtype, tuple(int(d) for d in value.shape))
+
+
+class Lowering:
+    """Module that grows by the ops of a graph."""
+
+    def __init__(self, module: Module):
+        self.m = module
+        self.values: dict[Node, Lowered] = {}
+        # Contents of constants that are states of the module, by name.
+        self.frozen: dict[str, torch.Tensor] = {}
+
+    def type(self, node: Node, at: int | None = None) -> Type:
+        """Type of a node, or of one of its results."""
+        value = node.meta["val"]
+        return tensor_type(value if at is None else value[at], place(node))
+
+    def value(self, arg, dtype: str | None = None) -> Value:
+        """The value of an argument, as a tensor of `dtype`."""
+        if isinstance(arg, Node):
+            value = self.values[arg]
+            if isinstance(value, list):
+                raise AssertionError(f"{arg} has several results")
+            return value if dtype is None else self.m.cast(value, dtype)
+        if dtype is None:
+            dtype = "bool" if isinstance(arg, bool) else "i64" if isinstance(arg, int) else "f32"
+        return self.m.scalar(arg, dtype)
+
+    def number(self, node: Node, at: int, default=None):
+        """An argument that must not be a tensor."""
+        arg = node.args[at] if at < len(node.args) else default
+        if isinstance(arg, Node):
+            raise self.refuse(node, "an argument depends on data")
+        return arg
+
+    def arg(self, node: Node, at: int, name: str, default=None):
+        """An argument by place or name."""
+        return node.args[at] if at < len(node.args) else node.kwargs.get(name, default)
+
+    def refuse(self, node: Node, why: str) -> UnsupportedOp:
+        return UnsupportedOp(str(node.target), place(node), why)
+
+    def constant(self, name: str, tensor: torch.Tensor, where: str) -> Value:
+        """A tensor that the program has made outside of the step."""
+        type = tensor_type(tensor, where)
+        tensor = tensor.detach().cpu().contiguous()
+        if type.elements * BYTES[type.dtype] <= INLINE:
+            return self.m.bytes_constant(bytes(tensor.view(torch.uint8).flatten().tolist()) if type.rank else
+                                         bytes(tensor.reshape(1).view(torch.uint8).tolist()), type)
+        value = self.m.state(name, type, "frozen")
+        self.frozen[value.name] = tensor
+        return value
+
+    def run(self, graph: Graph) -> None:
+        """Lowers every op behind the placeholders, whose values are there."""
+        for node in graph.nodes:
+            if node.op == "call_function":
+                self.m.loc, self.m.scope = place(node), node.name
+                self.values[node] = self.lower(node)
+            elif node.op == "get_attr":
+                tensor = getattr(graph.owning_module, node.target)
+                self.values[node] = self.constant(node.name, tensor, place(node))
+            elif node.op not in ("placeholder", "output"):
+                raise self.refuse(node, "the captured graph has a call that is no op")
+
+    def lower(self, node: Node) -> Lowered:
+        if node.target.__name__ == "getitem":
+            return self.values[node.args[0]][node.args[1]]
+        name = str(node.target)
+        function = RULES.get(name)
+        if function is None:
+            raise self.refuse(node, "memc has no translation of it; compose it of other ops")
+        return function(self, node)

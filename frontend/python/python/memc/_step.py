@@ -1,0 +1,398 @@
+"""Compiled steps that run in this process, on the user's own module and optimizer.
+
+Contract: between two steps the module's parameters and buffers and the optimizer's state hold what a step of PyTorch
+would have left there. Where a tensor lies in ordinary memory it *is* the step's memory; others are copied by `sync`.
+"""
+
+from __future__ import annotations
+
+import copy
+import pathlib
+import warnings
+from typing import Any, Callable, Mapping
+
+import torch
+import torch.utils._pytree as pytree
+
+from . import _native
+from ._build import Built, build_forward, build_training
+from ._capture import called, capture, named_inputs
+from ._errors import CaptureError, DataError
+from ._ir import FLOATS
+from ._lower import DTYPES
+from ._optim import hyperparameters
+
+TORCH = {name: dtype for dtype, name in DTYPES.items()}
+
+
+class Memory:
+    """A state's bytes in ordinary memory, for `torch.as_tensor`. Keeps the session alive."""
+
+    def __init__(self, session, address: int, type):
+        self.session = session
+        typestr = {"f32": "<f4", "f16": "<f2", "bf16": "<i2", "i32": "<i4", "i64": "<i8", "i8": "|i1", "u8": "|u1",
+                   "bool": "|b1"}[type.dtype]
+        self.__array_interface__ = {"shape": type.shape, "typestr": typestr, "data": (address, False), "version": 3}
+
+
+def viewed(session, address: int, type) -> torch.Tensor:
+    """A tensor on a state's memory."""
+    if type.elements == 0:
+        return torch.empty(type.shape, dtype=TORCH[type.dtype])
+    import numpy
+
+    tensor = torch.from_numpy(numpy.asarray(Memory(session, address, type)))
+    return tensor.view(torch.bfloat16) if type.dtype == "bf16" else tensor
+
+
+def span(tensor: torch.Tensor) -> tuple[int, int]:
+    return tensor.data_ptr(), tensor.numel() * tensor.element_size()
+
+
+def plain(tensor: torch.Tensor) -> torch.Tensor:
+    """A dense tensor in ordinary memory with the same elements."""
+    return tensor.detach().cpu().contiguous()
+
+
+class Step:
+    """A compiled step. `train_step` and `eval_step` make them."""
+
+    def __init__(self, built: Built, plan, spec, examples: dict[str, torch.Tensor], threads: int):
+        self._built, self.plan, self._spec, self._examples = built, plan, spec, examples
+        self._types = {value.name: value.type for value in built.module.states.values()}
+        self._states: dict[str, torch.Tensor] = dict(built.tensors)
+        started = {name: plain(tensor) for name, tensor in {**built.tensors, **built.frozen}.items()}
+        started |= {name: plain(tensor) for name, tensor in self._optimizer_tensors().items()}
+        self._session = plan.start({name: span(tensor) for name, tensor in started.items()}, threads=threads)
+        # States whose tensors are copied, not shared.
+        self._copied: list[str] = []
+        for name in built.tensors:
+            self._adopt(name, built.tensors[name])
+
+    # What it took.
+
+    @property
+    def peak(self) -> int:
+        """Most bytes of the device in use at once."""
+        return self.plan.peak_bytes
+
+    @property
+    def unplanned_peak(self) -> int:
+        """Bytes that the step takes without a plan."""
+        return self.plan.unplanned_peak_bytes
+
+    @property
+    def steps_done(self) -> int:
+        return self._session.steps_done
+
+    def report(self, path: str | pathlib.Path | None = None) -> str:
+        """Page (HTML) about the plan; written to `path` where one is given."""
+        page = self.plan.report()
+        if path is not None:
+            pathlib.Path(path).write_text(page, encoding="utf-8")
+        return page
+
+    def _repr_html_(self) -> str:
+        return self.report()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self._built.module.name}: {self.plan.summary()}>"
+
+    # Memory.
+
+    def _optimizer_tensors(self) -> dict[str, torch.Tensor]:
+        return {}
+
+    def _adopt(self, name: str, tensor: torch.Tensor) -> None:
+        """Lets a tensor of the user be the state's memory, or notes that it is copied."""
+        address = self._session.address(name)
+        if address is None or tensor.device.type != "cpu":
+            self._copied.append(name)
+            return
+        with torch.no_grad():
+            tensor.data = viewed(self._session, address, self._types[name])
+
+    def _is_shared(self, name: str, tensor: torch.Tensor) -> bool:
+        return name not in self._copied and tensor.data_ptr() == (self._session.address(name) or -1)
+
+    def sync(self) -> None:
+        """Brings states that are not in ordinary memory to the user's tensors."""
+        for name in self._copied:
+            tensor = self._states[name]
+            new = torch.empty(self._types[name].shape, dtype=TORCH[self._types[name].dtype])
+            self._session.read(name, *span(new))
+            with torch.no_grad():
+                tensor.data.copy_(new)
+
+    def push(self) -> None:
+        """Brings the user's tensors to the step, after they were written from outside."""
+        for name, tensor in self._states.items():
+            if not self._is_shared(name, tensor):
+                self._write(name, tensor)
+
+    def _write(self, name: str, tensor: torch.Tensor) -> None:
+        dense = plain(tensor)
+        self._session.write(name, *span(dense))
+
+    def _pull_foreign(self) -> None:
+        """Takes over parameters that the user has replaced, or that another step trains."""
+        for name, tensor in self._states.items():
+            if name not in self._copied and tensor.data_ptr() != self._session.address(name) and tensor.numel():
+                self._write(name, tensor)
+                if name in self._owned():
+                    self._adopt(name, tensor)
+
+    def _owned(self) -> set[str]:
+        return set()
+
+    # Running.
+
+    def _feed(self, inputs) -> list[tuple[str, torch.Tensor]]:
+        """Contents of the module's inputs, checked against the example's."""
+        leaves = pytree.tree_leaves(inputs)
+        given = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+        if pytree.tree_structure(inputs) != self._spec or len(given) != len(self._examples):
+            raise DataError(f"the step takes {len(self._examples)} tensors as in example_inputs "
+                            f"({', '.join(self._examples)}); these inputs have {len(given)}")
+        fed = []
+        for (name, example), tensor in zip(self._examples.items(), given):
+            parts = self._built.inputs[name]
+            shape = (example.shape[0] * len(parts), *example.shape[1:]) if len(parts) > 1 else tuple(example.shape)
+            if tuple(tensor.shape) != tuple(shape) or tensor.dtype != example.dtype:
+                raise DataError(f"input `{name}` is {tensor.dtype} {tuple(tensor.shape)}, and the step was built for "
+                                f"{example.dtype} {tuple(shape)}; build a step for each shape (drop_last=True keeps a "
+                                "DataLoader from a smaller last batch)")
+            fed += zip(parts, [plain(part) for part in tensor.chunk(len(parts))])
+        return fed
+
+    def _run(self, fed: list[tuple[str, torch.Tensor]]) -> None:
+        self._session.step({name: span(tensor) for name, tensor in fed})
+        # The user's tensors are the step's memory, and may be read from now on.
+        self._session.synchronize()
+
+    def _output(self, name: str) -> torch.Tensor:
+        kind = next(type for known, *type in self.plan.outputs if known == name)
+        out = torch.empty(tuple(kind[1]), dtype=TORCH[kind[0]])
+        self._session.output_into(name, *span(out))
+        return out
+
+    def close(self) -> None:
+        """Gives the step's memory back; the user's tensors keep their contents in memory of their own."""
+        self.sync()
+        for tensor in {**self._states}.values():
+            if tensor.device.type == "cpu":
+                tensor.data = tensor.data.clone()
+        self._session.close()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+
+class TrainStep(Step):
+    """A training step: `loss = step(x, y)`."""
+
+    def __init__(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, built: Built, plan, spec, examples, threads):
+        self.model, self.optimizer = model, optimizer
+        self._names = {name: parameter for name, parameter in model.named_parameters()}
+        # One number for each parameter, on memory that is filled at once.
+        self._counts = torch.zeros(len(built.trained))
+        super().__init__(built, plan, spec, examples, threads)
+        self._session.set_steps(self._steps_before())
+        self._install()
+        self._hooks = [
+            model.register_state_dict_pre_hook(lambda *_: self.sync()),
+            model.register_load_state_dict_post_hook(lambda *_: self.push()),
+            optimizer.register_state_dict_pre_hook(lambda *_: self.sync()),
+            optimizer.register_load_state_dict_post_hook(lambda *_: self._reload()),
+        ]
+
+    def _optimizer_tensors(self) -> dict[str, torch.Tensor]:
+        """States that the optimizer has already, by the names of the step's states."""
+        found = {}
+        for parameter, kind, state in self._built.optimizer:
+            have = self.optimizer.state.get(self._names[parameter], {}).get(kind)
+            if isinstance(have, torch.Tensor):
+                found[state] = have
+        return found
+
+    def _steps_before(self) -> int:
+        """Steps that the optimizer has done."""
+        counts = {int(state["step"]) for state in self.optimizer.state.values() if "step" in state}
+        if len(counts) > 1:
+            raise CaptureError(f"the optimizer's parameters have done different numbers of steps ({min(counts)} to "
+                               f"{max(counts)}), and a compiled step counts once; begin with a new optimizer")
+        if not counts and any("momentum_buffer" in state for state in self.optimizer.state.values()):
+            return max(1, self.steps_done)
+        return counts.pop() if counts else 0
+
+    def _install(self) -> None:
+        """Gives the optimizer state tensors on the step's memory."""
+        self._counts.fill_(self.steps_done)
+        counts = type(self.optimizer) is not torch.optim.SGD
+        for parameter, kind, name in self._built.optimizer:
+            state = self.optimizer.state[self._names[parameter]]
+            address = self._session.address(name)
+            if address is None:
+                state[kind] = torch.empty(self._types[name].shape, dtype=TORCH[self._types[name].dtype])
+                if name not in self._copied:
+                    self._copied.append(name)
+                self._session.read(name, *span(state[kind]))
+            else:
+                state[kind] = viewed(self._session, address, self._types[name])
+            self._states[name] = state[kind]
+        if counts:
+            for name, count in zip(self._built.trained, self._counts):
+                self.optimizer.state[self._names[name]]["step"] = count
+
+    def _reload(self) -> None:
+        """Goes on from the state that the optimizer has loaded."""
+        for state, tensor in self._optimizer_tensors().items():
+            self._write(state, tensor)
+        self._session.set_steps(self._steps_before())
+        self._install()
+
+    def _owned(self) -> set[str]:
+        return set(self._built.trained)
+
+    def sync(self) -> None:
+        super().sync()
+        self._counts.fill_(self.steps_done)
+
+    def _rates(self) -> list[tuple[str, torch.Tensor]]:
+        """Learning rates of the groups, which must be as they were otherwise."""
+        rates = []
+        for name, group, hyper in zip(self._built.rates, self.optimizer.param_groups, self._built.hyper):
+            if hyperparameters(group) != hyper:
+                changed = [key for key, value in hyperparameters(group).items() if hyper.get(key) != value]
+                raise CaptureError(f"{', '.join(changed)} of the optimizer have changed since the step was built; only lr "
+                                   "may change: build a new step")
+            rates.append((name, torch.tensor(float(group["lr"]), dtype=torch.float32)))
+        return rates
+
+    def __call__(self, *args, **kwargs) -> torch.Tensor:
+        """Runs one step, and returns the loss before it."""
+        self._pull_foreign()
+        if int(self._counts[0]) != self.steps_done:
+            # The optimizer has made steps of its own.
+            self._session.set_steps(int(self._counts[0]))
+        self._run([*self._feed(kwargs or args), *self._rates()])
+        self._counts.fill_(self.steps_done)
+        # Schedulers warn where no step was taken.
+        self.optimizer._opt_called = True
+        return self._output("loss")
+
+    def close(self) -> None:
+        for hook in self._hooks:
+            hook.remove()
+        super().close()
+
+
+class EvalStep(Step):
+    """A forward pass: `outputs = step(x)`, in the structure that the module returns."""
+
+    def __init__(self, model: torch.nn.Module, built: Built, plan, spec, examples, threads):
+        self.model = model
+        super().__init__(built, plan, spec, examples, threads)
+
+    def _adopt(self, name: str, tensor: torch.Tensor) -> None:
+        """Parameters stay where they are: a training step may own them."""
+        self._copied.append(name)
+
+    def sync(self) -> None:
+        """Nothing changes but statistics of modules in training mode."""
+
+    def __call__(self, *args, **kwargs) -> Any:
+        for name, tensor in self._states.items():
+            self._write(name, tensor)
+        self._run(self._feed(kwargs or args))
+        outputs = iter(self._built.outputs)
+        leaves = self._built.spec.num_leaves
+        values = [self._built.fixed[i] if i in self._built.fixed else self._output(next(outputs)) for i in range(leaves)]
+        return pytree.tree_unflatten(values, self._built.spec)
+
+    def close(self) -> None:
+        self._session.close()
+
+
+def normal(inputs):
+    return (inputs,) if isinstance(inputs, torch.Tensor) else inputs if isinstance(inputs, Mapping) else tuple(inputs)
+
+
+def trained_by(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> set[str]:
+    """Names of the parameters that the optimizer updates."""
+    names = {id(p): name for name, p in model.named_parameters()}
+    return {names[id(p)] for g in optimizer.param_groups for p in g["params"] if id(p) in names and p.requires_grad}
+
+
+def captured_training(model, loss_fn, optimizer, example_inputs, compute, accumulate, clip_grad_norm, clip_grad_value):
+    """The module of a training step, and the structure of its inputs."""
+    example_inputs = normal(example_inputs)
+    if accumulate < 1:
+        raise CaptureError(f"accumulate = {accumulate} must be at least 1")
+    captured = capture(model, example_inputs, loss_fn=loss_fn, compute=compute, trained=trained_by(model, optimizer))
+    if not captured.gradients:
+        raise CaptureError("the loss depends on none of the optimizer's parameters; check requires_grad and detach")
+    built = build_training(captured, optimizer, name=type(model).__name__, accumulate=accumulate,
+                           clip_norm=clip_grad_norm, clip_value=clip_grad_value)
+    return captured, built, pytree.tree_structure(example_inputs)
+
+
+def train_step(model: torch.nn.Module, loss_fn: Callable | None, optimizer: torch.optim.Optimizer, example_inputs, *,
+               budget: str | int | None = None, compute: Callable | None = None, accumulate: int = 1,
+               clip_grad_norm: float | None = None, clip_grad_value: float | None = None, device: str = "cpu",
+               threads: int = 0, **options) -> TrainStep:
+    """Compiles a training step of `model` into a plan that fits `budget` bytes of the device.
+
+    `loss_fn(output, target)` gets what `model(*inputs[:-1])` returns, and the last input. With `None` the model returns
+    the loss, or an object with a `loss`. `compute(model, *inputs)` is any function that returns the loss. Inputs in a
+    dictionary are passed by name.
+
+    `budget`: "8G", "60%" of the device, "peak*60%" of what the step takes without a plan, or bytes. `accumulate`: micro-batches in a step, each of the size of
+    `example_inputs`; the step takes their concatenation, and the loss is their mean. `clip_grad_norm`, `clip_grad_value`:
+    as `torch.nn.utils` has them. `options`: see `memc.compile`.
+
+    Raises `CaptureError`, `UnsupportedOp`, `InfeasibleBudget`.
+    """
+    captured, built, spec = captured_training(model, loss_fn, optimizer, example_inputs, compute, accumulate,
+                                              clip_grad_norm, clip_grad_value)
+    plan = compiled(built, budget, device, options)
+    return TrainStep(model, optimizer, built, plan, spec, captured.inputs, threads)
+
+
+def eval_step(model: torch.nn.Module, example_inputs, *, budget: str | int | None = None, compute: Callable | None = None,
+              device: str = "cpu", threads: int = 0, **options) -> EvalStep:
+    """Compiles the forward pass of `model`, in the mode it is in, within `budget` bytes of the device."""
+    example_inputs = normal(example_inputs)
+    captured = capture(model, example_inputs, compute=compute)
+    built = build_forward(captured, name=type(model).__name__)
+    plan = compiled(built, budget, device, options)
+    return EvalStep(model, built, plan, pytree.tree_structure(example_inputs), captured.inputs, threads)
+
+
+def compiled(built: Built, budget, device: str, options: dict):
+    budget = f"{budget}B" if isinstance(budget, int) else budget
+    return _native.compile(str(built.module), budget=budget, device=device, name=built.module.name, **options)
+
+
+def export_step(path, model, loss_fn, optimizer, example_inputs, *, compute=None, accumulate: int = 1,
+                clip_grad_norm=None, clip_grad_value=None) -> tuple[pathlib.Path, pathlib.Path]:
+    """Writes the step for the command line: `PATH.mir` for `memc compile`, `PATH.safetensors` for `memrun --init`."""
+    from safetensors.torch import save_file
+
+    _, built, _ = captured_training(model, loss_fn, optimizer, example_inputs, compute, accumulate, clip_grad_norm,
+                                    clip_grad_value)
+    base = pathlib.Path(path)
+    base = base.with_suffix("") if base.suffix == ".mir" else base
+    module, states = base.with_suffix(".mir"), base.with_suffix(".safetensors")
+    module.write_text(str(built.module), encoding="utf-8")
+    save_file({name: plain(tensor).clone() for name, tensor in {**built.tensors, **built.frozen}.items()}, str(states))
+    return module, states
+
+
+def estimate(model, loss_fn, optimizer, example_inputs, *, compute=None, accumulate: int = 1, device: str = "cpu") -> int:
+    """Bytes of the device that the step takes without a plan."""
+    _, built, _ = captured_training(model, loss_fn, optimizer, example_inputs, compute, accumulate, None, None)
+    return compiled(built, None, device, {"effort": 0}).unplanned_peak_bytes

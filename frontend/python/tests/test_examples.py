@@ -1,0 +1,36 @@
+"""Each example beside its plain twin: the same losses, and at most five changed lines."""
+
+import difflib
+import importlib.util
+import pathlib
+
+import pytest
+
+torch = pytest.importorskip("torch")
+FOLDER = pathlib.Path(__file__).resolve().parents[1] / "examples"
+NEEDS = {"char_gpt": [], "classify": ["torchvision"], "finetune": ["transformers"]}
+OPTIONS = {"char_gpt": ["--steps", "12"], "classify": ["--steps", "3"], "finetune": ["--steps", "6"]}
+
+
+def ran(name, options):
+    spec = importlib.util.spec_from_file_location(name, FOLDER / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.main(options)
+
+
+@pytest.mark.parametrize("name", NEEDS)
+def test_an_example_trains_as_its_twin_does(name, tmp_path, monkeypatch):
+    for module in NEEDS[name]:
+        pytest.importorskip(module)
+    monkeypatch.chdir(tmp_path)
+    ours, theirs = ran(name, OPTIONS[name]), ran(f"{name}_plain", OPTIONS[name])
+    assert ours == pytest.approx(theirs, rel=2e-3)
+
+
+
+@pytest.mark.parametrize("name", NEEDS)
+def test_an_example_changes_few_lines(name):
+    plain, ours = ((FOLDER / f"{n}.py").read_text().splitlines()[1:] for n in (f"{name}_plain", name))
+    added = [line for line in difflib.ndiff(plain, ours) if line.startswith("+ ")]
+    assert 0 < len(added) <= 5, added

@@ -1,0 +1,223 @@
+"""Training through memc beside plain PyTorch: losses, weights, states, and what scripts do around a step."""
+
+import copy
+
+import pytest
+
+torch = pytest.importorskip("torch")
+import memc  # noqa: E402
+
+nn, F = torch.nn, torch.nn.functional
+
+
+class Net(nn.Module):
+    """Convolution, batch normalisation, a frozen layer and a tied one."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(3, 8, 3, padding=1, bias=False)
+        self.norm = nn.BatchNorm2d(8)
+        self.a, self.b = nn.Linear(8, 8), nn.Linear(8, 8)
+        self.b.weight = self.a.weight
+        self.frozen = nn.Linear(8, 8).requires_grad_(False)
+        self.head = nn.Linear(8, 10)
+
+    def forward(self, x):
+        x = F.avg_pool2d(F.silu(self.norm(self.conv(x))), 2).mean((2, 3))
+        return self.head(F.gelu(self.frozen(self.b(torch.tanh(self.a(x))))))
+
+
+def batches(count, size=8):
+    return [(torch.randn(size, 3, 16, 16), torch.randint(0, 10, (size,))) for _ in range(count)]
+
+
+def plain_steps(model, optimizer, data, scheduler=None, norm=None):
+    """Losses of a training loop of PyTorch."""
+    losses = []
+    for x, y in data:
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(x), y)
+        loss.backward()
+        if norm is not None:
+            nn.utils.clip_grad_norm_(model.parameters(), norm)
+        optimizer.step()
+        losses.append(loss.item())
+        if scheduler is not None:
+            scheduler.step()
+    return losses
+
+
+def alike(ours, theirs, start):
+    """Tensors that have changed alike since `start`."""
+    for name, value in theirs.items():
+        change = (value.double() - start[name].double()).abs().max().item()
+        error = (ours[name].double() - value.double()).abs().max().item()
+        assert error <= max(1e-6, 0.01 * change), (name, error, change)
+
+
+OPTIMIZERS = {
+    "sgd": lambda p: torch.optim.SGD(p, lr=0.1),
+    "sgd_decay": lambda p: torch.optim.SGD(p, lr=0.1, weight_decay=0.1, maximize=True),
+    "momentum": lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9, weight_decay=0.01),
+    "nesterov": lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9, nesterov=True),
+    "dampening": lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9, dampening=0.5),
+    "adam": lambda p: torch.optim.Adam(p, lr=0.01, weight_decay=0.01),
+    "adamw": lambda p: torch.optim.AdamW(p, lr=0.01, weight_decay=0.1),
+    "amsgrad": lambda p: torch.optim.AdamW(p, lr=0.01, amsgrad=True),
+    "adagrad": lambda p: torch.optim.Adagrad(p, lr=0.05, lr_decay=0.1, initial_accumulator_value=0.1),
+    "rmsprop": lambda p: torch.optim.RMSprop(p, lr=0.01, eps=1e-3),
+    "rmsprop_centered": lambda p: torch.optim.RMSprop(p, lr=0.01, eps=1e-3, centered=True, momentum=0.9, weight_decay=0.01),
+}
+
+
+@pytest.mark.parametrize("kind", OPTIMIZERS)
+def test_optimizers_update_as_pytorch_does(kind):
+    model = Net()
+    twin, start = copy.deepcopy(model), copy.deepcopy(model.state_dict())
+    data = batches(5)
+    step = memc.train_step(model, F.cross_entropy, OPTIMIZERS[kind](model.parameters()), data[0], budget="peak*90%")
+    ours = [float(step(x, y)) for x, y in data]
+    theirs = plain_steps(twin, OPTIMIZERS[kind](twin.parameters()), data)
+    assert ours == pytest.approx(theirs, rel=1e-4)
+    alike(model.state_dict(), twin.state_dict(), start)
+    assert torch.equal(model.frozen.weight, start["frozen.weight"])
+    assert model.a.weight is model.b.weight
+
+
+def test_optimizer_state_is_pytorchs_own():
+    """A loop begun by memc goes on in PyTorch, and the other way round, through state dicts."""
+    model = Net()
+    twin = copy.deepcopy(model)
+    data = batches(6)
+    make = lambda m: torch.optim.AdamW(m.parameters(), lr=0.01)
+    theirs = plain_steps(twin, optimizer := make(twin), data)
+    ours = make(model)
+    step = memc.train_step(model, F.cross_entropy, ours, data[0])
+    losses = [float(step(*batch)) for batch in data[:2]]
+    step.close()
+    losses += plain_steps(model, ours, data[2:4])
+    other, again = Net(), None
+    other.load_state_dict(model.state_dict())
+    again = make(other)
+    again.load_state_dict(ours.state_dict())
+    step = memc.train_step(other, F.cross_entropy, again, data[0])
+    losses += [float(step(*batch)) for batch in data[4:]]
+    assert losses == pytest.approx(theirs, rel=1e-4)
+    want, have = optimizer.state_dict()["state"], again.state_dict()["state"]
+    assert have.keys() == want.keys()
+    for i, state in want.items():
+        assert have[i].keys() == state.keys()
+        assert int(have[i]["step"]) == int(state["step"])
+        assert torch.allclose(have[i]["exp_avg_sq"], state["exp_avg_sq"], rtol=1e-3, atol=1e-9)
+
+
+def test_schedulers_groups_and_clipping():
+    model = Net()
+    twin = copy.deepcopy(model)
+    data = batches(5)
+
+    def made(m):
+        body = [p for n, p in m.named_parameters() if not n.startswith("head") and p.requires_grad]
+        groups = [{"params": body}, {"params": m.head.parameters(), "lr": 0.2, "weight_decay": 0.0}]
+        optimizer = torch.optim.SGD(groups, lr=0.1, momentum=0.9, weight_decay=0.01)
+        return optimizer, torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 5)
+
+    optimizer, scheduler = made(model)
+    step = memc.train_step(model, F.cross_entropy, optimizer, data[0], budget="peak*90%", clip_grad_norm=0.5)
+    ours = []
+    for batch in data:
+        ours.append(float(step(*batch)))
+        scheduler.step()
+    theirs = plain_steps(twin, *((made_twin := made(twin))[0], data), made_twin[1], norm=0.5)
+    assert ours == pytest.approx(theirs, rel=1e-4)
+
+
+def test_accumulation_is_the_mean_of_micro_batches():
+    model = Net()
+    twin, start = copy.deepcopy(model), copy.deepcopy(model.state_dict())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    step = memc.train_step(model, F.cross_entropy, optimizer, batches(1, 4)[0], accumulate=2)
+    x, y = batches(1, 8)[0]
+    ours = float(step(x, y))
+    other, losses = torch.optim.SGD(twin.parameters(), lr=0.1), []
+    for part in range(2):
+        loss = F.cross_entropy(twin(x[4 * part: 4 * part + 4]), y[4 * part: 4 * part + 4])
+        (loss / 2).backward()
+        losses.append(loss.item())
+    other.step()
+    assert ours == pytest.approx(sum(losses) / 2, rel=1e-5)
+    alike(model.state_dict(), twin.state_dict(), start)
+
+
+def test_a_planned_step_has_the_bits_of_an_unplanned_one():
+    """With dropout, whose bits belong to the step and not to the plan."""
+    finals = []
+    for budget in (None, "peak*60%"):
+        torch.manual_seed(3)
+        model = nn.Sequential(nn.Linear(32, 64), nn.GELU(), nn.Dropout(0.3), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 8))
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+        x, y = torch.randn(64, 32), torch.randint(0, 8, (64,))
+        step = memc.train_step(model, F.cross_entropy, optimizer, (x, y), budget=budget, rewrite=False)
+        losses = [float(step(x, y)) for _ in range(4)]
+        finals.append((losses, copy.deepcopy(model.state_dict()), step.peak))
+    assert finals[0][0] == finals[1][0] and finals[0][0][-1] < finals[0][0][0]
+    assert all(torch.equal(a, b) for a, b in zip(finals[0][1].values(), finals[1][1].values()))
+    assert finals[1][2] < finals[0][2]
+
+
+def test_parameters_are_the_steps_memory():
+    model = Net()
+    data = batches(2)
+    step = memc.train_step(model, F.cross_entropy, torch.optim.SGD(model.parameters(), lr=0.1), data[0])
+    before = model.head.weight.clone()
+    step(*data[0])
+    assert not torch.equal(before, model.head.weight)
+    with torch.no_grad():
+        model.head.weight.zero_()
+        model.head.bias.zero_()
+    assert float(step(*data[1])) == pytest.approx(torch.log(torch.tensor(10.0)).item(), rel=1e-5)
+    state = copy.deepcopy(model.state_dict())
+    for _ in range(3):
+        step(*data[0])
+    model.load_state_dict(state)
+    assert torch.equal(model.conv.weight, state["conv.weight"])
+
+
+def test_evaluation_between_steps():
+    model = Net()
+    data = batches(2)
+    step = memc.train_step(model, F.cross_entropy, torch.optim.SGD(model.parameters(), lr=0.1), data[0])
+    model.eval()
+    evaluate = memc.eval_step(model, (data[0][0],))
+    for batch in data:
+        step(*batch)
+        with torch.no_grad():
+            assert torch.allclose(evaluate(batch[0]), model(batch[0]), atol=1e-5)
+
+
+def test_errors_say_what_and_where():
+    model = Net()
+    data = batches(1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.raises(memc.InfeasibleBudget) as infeasible:
+        memc.train_step(model, F.cross_entropy, optimizer, data[0], budget="2K")
+    assert infeasible.value.smallest > 2048
+    with pytest.raises(memc.CaptureError, match="LBFGS is not supported"):
+        memc.train_step(model, F.cross_entropy, torch.optim.LBFGS(model.parameters()), data[0])
+    with pytest.raises(memc.CaptureError, match="test_train.py"):
+        memc.train_step(model, None, optimizer, data[0], compute=lambda m, x, y: m(x).sum() if x.sum() > 0 else m(x).mean())
+    with pytest.raises(memc.UnsupportedOp, match="test_train.py"):
+        memc.train_step(model, None, optimizer, data[0], compute=lambda m, x, y: torch.special.i0(m(x)).sum())
+    step = memc.train_step(model, F.cross_entropy, optimizer, data[0])
+    with pytest.raises(memc.DataError, match=r"input `x`.*\(2, 3, 16, 16\)"):
+        step(data[0][0][:2], data[0][1][:2])
+    optimizer.param_groups[0]["weight_decay"] = 1.0
+    with pytest.raises(memc.CaptureError, match="weight_decay"):
+        step(*data[0])
+
+
+def test_export_for_the_command_line(tmp_path):
+    model = Net()
+    module, states = memc.export_step(tmp_path / "net", model, F.cross_entropy, torch.optim.Adam(model.parameters()), batches(1)[0])
+    assert module.read_text().startswith("module @Net graph")
+    assert states.stat().st_size > 0
