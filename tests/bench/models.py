@@ -62,11 +62,11 @@ def losses_of(torch, model, args, loss, rate, steps=3):
     return out
 
 
-def trained(torch, model, start, args, loss):
+def trained(torch, model, start, args, loss, steps=3):
     """The rate, PyTorch's losses and its states after the steps."""
     for rate in (0.1, 0.01, 0.001, 0.0001):
         model.load_state_dict(start)
-        losses = losses_of(torch, model, args, loss, rate)
+        losses = losses_of(torch, model, args, loss, rate, steps)
         if rate == 0.0001 or all(abs(x - losses[0]) <= 0.08 * abs(losses[0]) for x in losses):
             return rate, losses, {k: v.clone() for k, v in model.state_dict().items()}
 
@@ -87,7 +87,7 @@ def spread(torch, model, start, args, loss, rate, saved, have):
     exact = copy.deepcopy(model).double()
     exact.load_state_dict(changed(start, lambda v: in_double(torch, v)))
     doubled = [in_double(torch, a) for a in args]
-    want = losses_of(torch, exact, doubled, loss, rate)
+    want = losses_of(torch, exact, doubled, loss, rate, len(have))
     after = exact.state_dict()
     names = [k for k in saved if k in after and after[k].is_floating_point() and saved[k].shape == after[k].shape]
     size = {k: (after[k] - start[k].double()).abs().max().item() for k in names if after[k].numel()}
@@ -104,7 +104,7 @@ def spread(torch, model, start, args, loss, rate, saved, have):
     for seed in range(5):
         torch.manual_seed(seed)
         model.load_state_dict(changed(start, nudged) if seed else start)
-        losses = losses_of(torch, model, args, loss, rate)
+        losses = losses_of(torch, model, args, loss, rate, len(have))
         theirs.append(errors(losses, model.state_dict()))
     return errors(have, saved), tuple(map(max, zip(*theirs)))
 
