@@ -7,6 +7,7 @@ mod search;
 mod serve;
 mod shell;
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -41,11 +42,11 @@ pub(crate) fn definition() -> clap::Command {
     Cli::command().mut_subcommand("max-batch", |c| c.mut_arg("dims", enlarged))
 }
 
-/// The command of this process, and whether it has `--json`; ends the process where the command line is
+/// The command of a command line, and whether it has `--json`; ends the process where the command line is
 /// wrong.
-pub(crate) fn parse() -> (Command, bool) {
+pub(crate) fn parse(args: impl IntoIterator<Item = OsString>) -> (Command, bool) {
     let command = definition();
-    let split = jobs::split(&command, std::env::args_os());
+    let split = jobs::split(&command, args.into_iter());
     let matches = command.get_matches_from(&split.rest);
     let flag = |(_, of): (&str, &clap::ArgMatches)| of.try_get_one("json").ok().flatten().copied();
     let json = matches.subcommand().and_then(flag).unwrap_or(false);

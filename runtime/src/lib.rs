@@ -15,6 +15,7 @@ mod init;
 mod jobs;
 mod log;
 mod memory;
+pub mod memrun;
 mod observed;
 mod output;
 mod profile;

@@ -13,6 +13,11 @@ const CRATES: &[(&str, &str, &[&str])] = &[
     ("memc-kernels", "ir/kernels", &["memc-ir"]),
     ("memc-reference", "ir/reference", &["memc-ir"]),
     ("memc-frontend", "frontend", &["memc-ir", "memc-support"]),
+    (
+        "memc-python",
+        "frontend/python",
+        &["memc", "memc-cli", "memc-ir", "memc-plan", "memc-runtime", "memc-support"],
+    ),
     ("memc-alloc", "passes/alloc", &[]),
     (
         "memc-passes",
@@ -104,6 +109,7 @@ const HOMES: &[(&str, &[&str])] = &[
     ("onnx-protobuf", &["memc-frontend"]),
     ("prost", &["memc-plan"]),
     ("protobuf", &["memc-frontend"]),
+    ("pyo3", &["memc-python"]),
 ];
 
 /// Each member's folder and what it links, workspace crates and others, tests and examples not counted.

@@ -11,16 +11,16 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
+use memc::device::DeviceProfile;
 use memc::{Event, HostOps, Imported, Model, Options, Rewrites, Search, Size, Watch};
 use memc_ir::{Bytes, print_diags, verify};
-use memc_passes::DeviceProfile;
 use memc_plan::PlanFile;
 use memc_runtime::DeviceName;
 use pyo3::exceptions::PyUserWarning;
 use pyo3::prelude::*;
 
 use crate::error;
-use crate::plan::{Names, Plan};
+use crate::plan::Plan;
 
 /// Time between two looks at Python's signals.
 const SIGNALS: Duration = Duration::from_millis(50);
@@ -41,7 +41,6 @@ enum News {
 struct Made {
     file: PlanFile,
     profile: DeviceProfile,
-    names: Names,
 }
 
 /// Passes news on, and says when to stop.
@@ -122,7 +121,7 @@ pub(crate) fn compile(
     let device = device.to_owned();
     let order = Order { ir, name, device, rewrite, budget, host_memory, search };
     let made = attend(py, order, progress.as_ref())?;
-    Ok(Plan::new(Arc::new(made.file), Some(made.profile), Some(made.names)))
+    Ok(Plan::new(made.file, Some(made.profile)))
 }
 
 /// Largest effort of a search.
@@ -228,7 +227,6 @@ fn make(order: Order, watch: &Reporter) -> Result<Made, memc::Error> {
     if let Some(name) = order.name {
         module.name = name;
     }
-    let names = Names::of(&module);
     let (notes, warnings, options, fired) = Default::default();
     let imported = Imported { module, notes, warnings, options, fired };
     let rewrites = Rewrites { memory: order.rewrite, ..Rewrites::default() };
@@ -236,5 +234,5 @@ fn make(order: Order, watch: &Reporter) -> Result<Made, memc::Error> {
     let (budget, host_memory, search) = (order.budget, order.host_memory, order.search);
     let options = Options { budget, host_memory, search, watch, ..Options::default() };
     let compiled = memc::compile(&model, &options)?;
-    Ok(Made { file: compiled.in_memory()?, profile: model.profile.into_owned(), names })
+    Ok(Made { file: compiled.in_memory()?, profile: model.profile.into_owned() })
 }

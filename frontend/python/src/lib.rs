@@ -6,6 +6,7 @@
 //!
 //! Python's lock is released while anything is compiled or run. No panic leaves the module: it becomes `InternalError`.
 
+mod cli;
 mod compile;
 mod error;
 mod memory;
@@ -20,6 +21,8 @@ use pyo3::prelude::*;
 mod _native {
     use pyo3::prelude::*;
 
+    #[pymodule_export]
+    use crate::cli::{memc_main, memrun_main};
     #[pymodule_export]
     use crate::compile::compile;
     #[pymodule_export]

@@ -1,11 +1,11 @@
 //! Plans: figures, tables, files, pages, and the start of a session.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use memc_ir::{Bytes, Module, TensorType, counted};
-use memc_passes::DeviceProfile;
+use memc::device::DeviceProfile;
+use memc_ir::{Bytes, TensorType, counted};
 use memc_plan::{Feed, PlanFile, StateRole};
 use memc_runtime::{DeviceName, Embedded, EmbeddedOptions, cpu};
 use pyo3::prelude::*;
@@ -18,34 +18,6 @@ use crate::worker::Worker;
 /// A tensor of a plan: name, element type, shape, and its role or the source of its content.
 type Row = (String, &'static str, Vec<u64>, String);
 
-/// Names that the source text has, also where the plan no longer does.
-#[derive(Clone, Default)]
-pub(crate) struct Names {
-    states: BTreeSet<String>,
-    inputs: BTreeSet<String>,
-}
-
-impl Names {
-    /// Those of a module.
-    pub(crate) fn of(module: &Module) -> Names {
-        let name = |value| module.values[value].name.clone();
-        Names {
-            states: module.states.values().map(|state| name(state.value)).collect(),
-            inputs: module.inputs.values().map(|input| name(input.value)).collect(),
-        }
-    }
-
-    /// Whether the source has a state with this name.
-    fn has_state(&self, name: &str) -> bool {
-        self.states.contains(name)
-    }
-
-    /// Whether the source has an input with this name.
-    pub(crate) fn has_input(&self, name: &str) -> bool {
-        self.inputs.contains(name)
-    }
-}
-
 /// A proved plan of one training step.
 ///
 /// All sizes are bytes, all times nanoseconds of the cost model.
@@ -54,12 +26,11 @@ pub(crate) struct Plan {
     file: Arc<PlanFile>,
     /// The device that it was compiled for, where that is known.
     profile: Option<DeviceProfile>,
-    names: Arc<Names>,
 }
 
 impl Plan {
-    pub(crate) fn new(file: Arc<PlanFile>, profile: Option<DeviceProfile>, names: Option<Names>) -> Plan {
-        Plan { file, profile, names: Arc::new(names.unwrap_or_default()) }
+    pub(crate) fn new(file: PlanFile, profile: Option<DeviceProfile>) -> Plan {
+        Plan { file: Arc::new(file), profile }
     }
 
     fn meta(&self) -> &memc_plan::Meta {
@@ -84,9 +55,6 @@ impl Plan {
         let mut contents = BTreeMap::new();
         for (name, memory) in states {
             let Some(at) = plan.states.iter().position(|s| s.is_variable() && s.name == name) else {
-                if self.names.has_state(&name) {
-                    continue;
-                }
                 return Err(error::data(py, format!("the step has no state `{name}`")));
             };
             let region = Region::new(py, &name, memory)?;
@@ -310,7 +278,7 @@ impl Plan {
             })
         };
         let worker = py.detach(|| Worker::start(open)).map_err(|e| error::of_runtime(py, &e))?;
-        Ok(Session::new(worker, self.file.clone(), self.names.clone()))
+        Ok(Session::new(worker, self.file.clone()))
     }
 
     fn __repr__(&self) -> String {
@@ -335,5 +303,5 @@ impl memc_plan::InitialData for Data<'_> {
 #[pyfunction]
 pub(crate) fn load(py: Python<'_>, path: PathBuf) -> PyResult<Plan> {
     let file = py.detach(|| memc::open(&path)).map_err(|e| error::of_compiler(py, &e))?;
-    Ok(Plan::new(Arc::new(file), None, None))
+    Ok(Plan::new(file, None))
 }

@@ -16,7 +16,7 @@ use pyo3::types::{PyBytes, PyDict};
 
 use crate::error;
 use crate::memory::Region;
-use crate::plan::{Names, check};
+use crate::plan::check;
 use crate::worker::Worker;
 
 /// A plan that runs, one step after another.
@@ -25,7 +25,6 @@ pub(crate) struct Session {
     /// `None` once it is closed.
     worker: Mutex<Option<Arc<Worker>>>,
     file: Arc<PlanFile>,
-    names: Arc<Names>,
     /// Indices of the inputs that the caller supplies, of the outputs and of the states, by name.
     inputs: BTreeMap<String, usize>,
     outputs: BTreeMap<String, usize>,
@@ -33,7 +32,7 @@ pub(crate) struct Session {
 }
 
 impl Session {
-    pub(crate) fn new(worker: Worker, file: Arc<PlanFile>, names: Arc<Names>) -> Session {
+    pub(crate) fn new(worker: Worker, file: Arc<PlanFile>) -> Session {
         let plan = file.plan();
         let is_given = |feed: &Feed| !matches!(feed, Feed::Step { .. });
         let inputs = plan.inputs.iter().enumerate().filter(|(_, input)| is_given(&input.feed));
@@ -44,7 +43,6 @@ impl Session {
             outputs: plan.outputs.iter().enumerate().map(|(at, o)| (o.name.clone(), at)).collect(),
             states: states.map(|(at, state)| (state.name.clone(), at)).collect(),
             file,
-            names,
         }
     }
 
@@ -90,7 +88,6 @@ impl Session {
             let region = Region::new(py, name, *memory)?;
             match self.inputs.get(name).and_then(|&at| regions.get_mut(at)) {
                 Some(place) => *place = Some(region),
-                None if self.names.has_input(name) => {}
                 None => return Err(error::data(py, format!("the step takes no input `{name}`"))),
             }
         }

@@ -3,9 +3,9 @@
 
 use std::fmt::Write;
 
+use crate::available;
 use memc_gpu::{DeviceInfo, GpuError, Libraries, Status, devices};
 use memc_ir::Bytes;
-use memc_runtime::available;
 use serde_json::{Value, json};
 
 /// The text to print, lines ended; with `json` one object.

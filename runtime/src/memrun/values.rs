@@ -2,8 +2,8 @@
 
 use std::{path::PathBuf, str::FromStr};
 
+use crate::{Epochs, InputSource, Pad, Rate};
 use memc_ir::{Bytes, ParseError};
-use memc_runtime::{Epochs, InputSource, Pad, Rate};
 
 /// A size with a binary suffix.
 pub(crate) fn host_memory(text: &str) -> Result<u64, ParseError> {

@@ -1,8 +1,10 @@
 //! Messages about command lines that name a command which memrun does not have.
 
+use std::ffi::OsString;
+
 use clap::{CommandFactory, Error, Parser, error::ContextKind, error::ErrorKind};
 
-use crate::cli::Cli;
+use crate::memrun::cli::Cli;
 
 /// Words that people write beside a plan, and the options that do what they mean.
 const WORDS: &[(&str, &str)] = &[
@@ -21,10 +23,10 @@ const WORDS: &[(&str, &str)] = &[
 const MEMC: &[&str] = &["check", "dump", "diff"];
 
 /// The command line, or the end of the command with what is wrong with it.
-pub(crate) fn parse() -> Cli {
-    let words: Vec<String> =
-        std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
-    Cli::try_parse().unwrap_or_else(|error| match hint(&error, &words) {
+pub(crate) fn parse(args: impl IntoIterator<Item = OsString>) -> Cli {
+    let args: Vec<OsString> = args.into_iter().collect();
+    let words: Vec<String> = args.iter().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
+    Cli::try_parse_from(args).unwrap_or_else(|error| match hint(&error, &words) {
         Some(text) => Cli::command().error(ErrorKind::ArgumentConflict, text).exit(),
         None => error.exit(),
     })

@@ -6,9 +6,9 @@ use memc_ir::{Bytes, TensorType, counted};
 use memc_plan::{Feed, PlanFile, Section, Tuning};
 use serde_json::{Value, json};
 
-use crate::cli::Cli;
-use crate::report::{facts, hex};
-use crate::terminal::print;
+use crate::memrun::cli::Cli;
+use crate::memrun::report::{facts, hex};
+use crate::memrun::terminal::print;
 
 /// Describes a plan; returns the exit code.
 pub(crate) fn print_of(cli: &Cli, file: &PlanFile) -> u8 {

@@ -1,4 +1,4 @@
-//! `memrun`: replays a plan and reports. Everything that runs is in the library; this is its command line.
+//! The command line of `memrun`: replays a plan and reports. Everything that runs is elsewhere in the library.
 
 mod cli;
 mod devices;
@@ -13,10 +13,10 @@ mod tune;
 mod usage;
 mod values;
 
-use std::{path::Path, process::ExitCode, sync::Arc};
+use std::{ffi::OsString, path::Path, sync::Arc};
 
+use crate::{Error, INTERRUPTED, Stages, profile, run};
 use memc_plan::PlanFile;
-use memc_runtime::{Error, INTERRUPTED, Stages, profile, run};
 use memc_support::Replace;
 
 use cli::{Cli, Command};
@@ -24,18 +24,19 @@ use interrupt::Stop;
 use progress::Progress;
 use terminal::Line;
 
-fn main() -> ExitCode {
-    let cli = usage::parse();
+/// Runs the command with these arguments, the program's name first, and returns its exit code. The process is
+/// the command's own: wrong arguments and interrupts may end it, and signals and panics get other handlers.
+pub fn main(args: impl IntoIterator<Item = OsString>) -> u8 {
+    let cli = usage::parse(args);
     // Panics are reported as internal errors, by the library on its threads and here.
     std::panic::set_hook(Box::new(|_| {}));
-    let code = std::panic::catch_unwind(|| execute(&cli)).unwrap_or_else(|panic| {
+    std::panic::catch_unwind(|| execute(&cli)).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<&str>().map(ToString::to_string);
         let text = text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
         let error = Error::Internal(format!("panic: {text}"));
         terminal::error(&error);
         error.exit_code()
-    });
-    ExitCode::from(code)
+    })
 }
 
 /// Runs the command and returns the exit code.

@@ -8,11 +8,11 @@ use std::{
     sync::{Arc, atomic::Ordering},
 };
 
-use memc_runtime::{Error, JobStep, Stage, Step, Watch};
+use crate::{Error, JobStep, Stage, Step, Watch};
 use serde_json::{Value, json};
 
-use crate::interrupt::Stop;
-use crate::terminal::{Line, note, number, print};
+use crate::memrun::interrupt::Stop;
+use crate::memrun::terminal::{Line, note, number, print};
 
 /// Steps whose results are stored without growing a table.
 const ROOM: u64 = 1 << 16;

@@ -5,14 +5,14 @@
 
 use std::path::Path;
 
+use crate::{Decided, Error, Profile, RefusedCall, Report};
 use memc_ir::{Bytes, counted};
 use memc_plan::PlanFile;
-use memc_runtime::{Decided, Error, Profile, RefusedCall, Report};
 use serde_json::{Map, Value, json};
 
-use crate::cli::Cli;
-use crate::progress::{Progress, means_json, means_text};
-use crate::terminal::{error, note, print};
+use crate::memrun::cli::Cli;
+use crate::memrun::progress::{Progress, means_json, means_text};
+use crate::memrun::terminal::{error, note, print};
 
 /// Steps from which on percentiles are printed.
 const MANY: usize = 10;
@@ -141,7 +141,7 @@ pub(crate) fn failed(json: bool, file: Option<&PlanFile>, progress: &Progress, f
         object.extend(
             ["device", "threads", "synthetic", "refused", "profile"].map(|key| (key.to_owned(), Value::Null)),
         );
-        object.insert("interrupted".to_owned(), json!(code == memc_runtime::INTERRUPTED));
+        object.insert("interrupted".to_owned(), json!(code == crate::INTERRUPTED));
         object.insert("saved".to_owned(), json!(progress.saved));
         object.insert("error".to_owned(), json!(failure.to_string()));
         object.insert("exit_code".to_owned(), json!(code));

@@ -2,10 +2,10 @@
 
 use std::sync::mpsc::channel;
 
-use memc_runtime::{Error, INTERRUPTED, serve::Server};
+use crate::{Error, INTERRUPTED, serve::Server};
 
-use crate::cli::Serve;
-use crate::terminal::{Line, note, print};
+use crate::memrun::cli::Serve;
+use crate::memrun::terminal::{Line, note, print};
 
 /// Serves until the first interrupt, and then answers the requests in flight; returns the exit code.
 pub(crate) fn execute(args: &Serve, line: &Line) -> Result<u8, Error> {

@@ -8,9 +8,9 @@ use std::sync::{
     atomic::{AtomicBool, AtomicU8, Ordering},
 };
 
-use memc_runtime::{INTERRUPTED, Stage};
+use crate::{INTERRUPTED, Stage};
 
-use crate::terminal::{Line, note};
+use crate::memrun::terminal::{Line, note};
 
 /// Stage of a run, and the request to end it.
 #[derive(Default)]

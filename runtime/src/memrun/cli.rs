@@ -6,16 +6,16 @@ use std::{
     time::Duration,
 };
 
-use clap::{Args, Parser, Subcommand};
-use memc_gpu::{LibraryOptions, Rounding};
-use memc_runtime::{
+use crate::{
     DeviceName, DynamicOptions, Epochs, Error, EvaluationOptions, InputSource, MeasureOptions, Pad, Policy,
     ProfileOptions, Rate, RunOptions, Stages, TuneOptions, cpu,
     serve::{ServeOptions, ServedPlan},
 };
+use clap::{Args, Parser, Subcommand};
+use memc_gpu::{LibraryOptions, Rounding};
 use memc_support::{check_clash, is_same_file};
 
-use crate::values::{NamedInput, epochs, host_memory, named_file, pad, rate};
+use crate::memrun::values::{NamedInput, epochs, host_memory, named_file, pad, rate};
 
 /// Version, with the commit that it was built from where that is known.
 const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), env!("COMMIT"));

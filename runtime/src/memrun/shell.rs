@@ -1,10 +1,10 @@
 //! `memrun completions` and `memrun man`.
 
+use crate::Error;
 use clap::CommandFactory;
-use memc_runtime::Error;
 
-use crate::cli::{Cli, Completions, Man};
-use crate::{report, terminal};
+use crate::memrun::cli::{Cli, Completions, Man};
+use crate::memrun::{report, terminal};
 
 /// Prints completions, and returns the exit code.
 pub(crate) fn completions(args: &Completions) -> u8 {

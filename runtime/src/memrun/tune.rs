@@ -1,13 +1,13 @@
 //! `memrun tune`: measures the algorithms of a GPU's libraries, and writes the plan with the fastest.
 
+use crate::{Error, Tuned, TunedCall, tune};
 use memc_ir::counted;
 use memc_plan::{PlanError, PlanFile, Tuning};
-use memc_runtime::{Error, Tuned, TunedCall, tune};
 use memc_support::Replace;
 use serde_json::{Value, json};
 
-use crate::cli::Tune;
-use crate::terminal::{self, Line};
+use crate::memrun::cli::Tune;
+use crate::memrun::terminal::{self, Line};
 
 /// Tunes a plan; returns the exit code.
 pub(crate) fn execute(args: &Tune, line: &Line) -> Result<u8, Error> {
@@ -17,7 +17,7 @@ pub(crate) fn execute(args: &Tune, line: &Line) -> Result<u8, Error> {
     let output = args.output();
     // A folder that takes no file is better known now than after the measurement.
     drop(Replace::begin(output).map_err(|error| Error::io(output, error))?);
-    let tuned = tune(&file, &args.options(crate::stages(line)))?;
+    let tuned = tune(&file, &args.options(crate::memrun::stages(line)))?;
     line.close();
     tuned.notes.iter().for_each(|note| terminal::note(note));
     let Some(tuning) = &tuned.tuning else {

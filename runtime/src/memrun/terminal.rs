@@ -5,8 +5,8 @@ use std::{
     time::Duration,
 };
 
+use crate::Error;
 use indicatif::{ProgressBar, ProgressStyle};
-use memc_runtime::Error;
 use memc_support::printable;
 
 /// Interval at which the line is drawn again while nothing changes.
