@@ -155,7 +155,8 @@ Nothing swapped, batch 100, momentum. `first-fit` in order of allocation stands 
 
 - Loads are lower than in SINGA, which keeps the output of every layer and a gradient for every weight ([models](../../../models/README.md)).
 - First fit and best fit by size are comparable, as section VI-A says.
-- SmartPool's pools are as close to the load as published; `memc alloc` reaches it on every network.
+- SmartPool's pools are as close to the load as published. `memc` reaches it on six of eight networks, and is within
+  0.2 % on the others.
 """),
     "smartpool-2": Table("AutoSwap, table II: load taken away without overhead", smartpool_2, """
 GTX 1080 Ti, batch 100. Without overhead means within 1 %; the reduction is that of the arena. The published step is table I's

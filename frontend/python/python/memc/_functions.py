@@ -65,6 +65,23 @@ def conv3d(x, weight, bias=None, stride=1, padding=0, dilation=1, groups=1):
     return y if bias is None else y + bias.view(-1, 1, 1, 1)
 
 
+def conv_transpose3d(x, weight, bias=None, stride=1, padding=0, output_padding=0, groups=1, dilation=1):
+    """A transposed convolution over images for each place of the kernel along the depth."""
+    stride, padding, more, dilation = (many(value, 3) for value in (stride, padding, output_padding, dilation))
+    size, depth = x.shape[2], weight.shape[2]
+    out = (size - 1) * stride[0] - 2 * padding[0] + dilation[0] * (depth - 1) + more[0] + 1
+    total = None
+    for k in range(depth):
+        y = torch.conv_transpose2d(x.transpose(1, 2).flatten(0, 1), weight[:, :, k], None, stride[1:], padding[1:], more[1:],
+                                   groups, dilation[1:])
+        y = y.unflatten(0, (x.shape[0], size)).transpose(1, 2)
+        y = functional.pad(y.unsqueeze(3), (0, 0, 0, 0, 0, stride[0] - 1)).flatten(2, 3)[:, :, :(size - 1) * stride[0] + 1]
+        start = k * dilation[0] - padding[0]
+        y = functional.pad(y, (0, 0, 0, 0, start, out - start - y.shape[2]))
+        total = y if total is None else total + y
+    return total if bias is None else total + bias.view(-1, 1, 1, 1)
+
+
 def max_pool3d(input, kernel_size, stride=None, padding=0, dilation=1, ceil_mode=False, return_indices=False):
     """Maxima along the depth, then over images."""
     if ceil_mode or return_indices or input.ndim != 5:
@@ -118,9 +135,10 @@ class Functions(TorchFunctionMode):
         self.replaced = {
             functional.dropout: self.dropout, functional.scaled_dot_product_attention: self.attention,
             torch.dropout: lambda x, p, train: self.dropout(x, p, train),
-            functional.conv3d: conv3d, torch.conv3d: conv3d, functional.max_pool3d: max_pool3d,
-            torch.max_pool3d: max_pool3d, functional.local_response_norm: local_response_norm,
-            torch._weight_norm: weight_norm, functional.embedding_bag: embedding_bag, functional.grid_sample: grid_sample,
+            functional.conv3d: conv3d, functional.conv_transpose3d: conv_transpose3d,
+            functional.max_pool3d: max_pool3d, functional.local_response_norm: local_response_norm,
+            torch._weight_norm: weight_norm, functional.embedding_bag: embedding_bag,
+            functional.grid_sample: grid_sample,
         }
 
     def drop(self, x: torch.Tensor, p: float) -> torch.Tensor:

@@ -25,7 +25,7 @@ class Convolution:
         self.m = cx.m
         self.axes = len(stride) if len(stride) > 1 else max(1, cx.type(node.args[1]).rank - 2)
         if self.axes > 2:
-            raise cx.refuse(node, "convolutions over more than two axes are supported through torch.nn.functional.conv3d alone")
+            raise cx.refuse(node, "convolutions over three axes are supported as torch.nn.functional.conv3d and conv_transpose3d alone")
         fill = 2 - self.axes
         wide = lambda values, neutral: [neutral] * fill + (list(values) * self.axes if len(values) == 1 else list(values))
         self.strides, self.pads, self.dilations = wide(stride, 1), wide(padding, 0), wide(dilation, 1)

@@ -17,7 +17,7 @@ import torch.utils._pytree as pytree
 from . import _native
 from ._build import Built, build_forward, build_training
 from ._capture import called, capture, named_inputs
-from ._errors import CaptureError, DataError
+from ._errors import CaptureError, DataError, InfeasibleBudget
 from ._ir import FLOATS
 from ._lower import DTYPES
 from ._optim import hyperparameters
@@ -374,7 +374,12 @@ def eval_step(model: torch.nn.Module, example_inputs, *, budget: str | int | Non
 
 def compiled(built: Built, budget, device: str, options: dict):
     budget = f"{budget}B" if isinstance(budget, int) else budget
-    return _native.compile(str(built.module), budget=budget, device=device, name=built.module.name, **options)
+    try:
+        return _native.compile(str(built.module), budget=budget, device=device, name=built.module.name, **options)
+    except InfeasibleBudget as error:
+        # The hint is for the command line.
+        error.args = (str(error).replace("--gpu-mem ", "budget="),)
+        raise
 
 
 def export_step(path, model, loss_fn, optimizer, example_inputs, *, compute=None, accumulate: int = 1,
