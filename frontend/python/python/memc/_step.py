@@ -96,7 +96,9 @@ class Step:
         return self.report()
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} of {self._built.module.name}: {self.plan.summary()}>"
+        size = lambda n: f"{n / 2**20:.1f} MiB"
+        return (f"<{type(self).__name__} of {self._built.module.name}: peak {size(self.peak)}, "
+                f"{size(self.unplanned_peak)} without a plan>")
 
     # Memory.
 
