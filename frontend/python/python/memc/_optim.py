@@ -173,4 +173,3 @@ def clipped(m: Module, gradients: dict[str, Value], norm: float | None, value: f
     length = m.by("add", m.unary("sqrt", total), 1e-6)
     factor = m.by("min", m.binary("div", m.scalar(norm, "f32"), length), 1.0)
     return {name: m.binary("mul", g, m.cast(factor, g.type.dtype)) for name, g in gradients.items()}
-
