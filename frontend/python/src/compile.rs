@@ -1,7 +1,7 @@
 //! From IR text to a plan, while Python's signals and callbacks are heard.
 //!
-//! The work runs on a thread of its own. The calling thread passes its news to the callback and asks Python for
-//! signals; an exception of either ends the search, and leaves the function once the work has ended.
+//! The work runs on a thread of its own. The calling thread passes its news to the callback and asks Python
+//! for signals; an exception of either ends the search, and leaves the function once the work has ended.
 
 use std::any::Any;
 use std::borrow::Cow;
@@ -78,10 +78,10 @@ struct Order {
 
 /// Compile a training step into a plan that fits a budget.
 ///
-/// `ir` is a module of the graph phase in the IR's text form. `budget` is device memory as on the command line, such
-/// as "16G", "60%" of the device, or "peak*60%" of what the step takes unplanned; without one everything stays on the
-/// device. `device` is a profile: "cpu", "h100", a file, or "cuda" for this machine's GPU. `effort` is from 0 to 5.
-/// `progress` is called with a line of text now and then, and may raise.
+/// `ir` is a module of the graph phase in the IR's text form. `budget` is device memory as on the command
+/// line, such as "16G", "60%" of the device, or "peak*60%" of what the step takes unplanned; without one
+/// everything stays on the device. `device` is a profile: "cpu", "h100", a file, or "cuda" for this machine's
+/// GPU. `effort` is from 0 to 5. `progress` is called with a line of text now and then, and may raise.
 ///
 /// Raises InvalidModel, InfeasibleBudget, Error for wrong arguments, KeyboardInterrupt.
 #[pyfunction]
