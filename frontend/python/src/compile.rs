@@ -5,7 +5,7 @@
 
 use std::any::Any;
 use std::borrow::Cow;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -105,6 +105,7 @@ pub(crate) fn compile(
     name: Option<String>,
     progress: Option<Bound<'_, PyAny>>,
 ) -> PyResult<Plan> {
+    check_process(py)?;
     let wrong = |what: &str, e: memc_ir::ParseError| error::usage(py, format!("{what}: {e}"));
     let budget = budget.map(str::parse).transpose().map_err(|e| wrong("budget", e))?;
     let host_memory = host_memory.map(|text| Bytes::parse(text, "write a size such as 64G")).transpose();
@@ -122,6 +123,20 @@ pub(crate) fn compile(
     let order = Order { ir, name, device, rewrite, budget, host_memory, search };
     let made = attend(py, order, progress.as_ref())?;
     Ok(Plan::new(made.file, Some(made.profile)))
+}
+
+/// Refuses to compile in a fork of a process that has compiled: the threads of searches are not there.
+fn check_process(py: Python<'_>) -> PyResult<()> {
+    static FIRST: AtomicU32 = AtomicU32::new(0);
+    let process = std::process::id();
+    match FIRST.compare_exchange(0, process, Ordering::Relaxed, Ordering::Relaxed) {
+        Err(first) if first != process => {
+            let text = "this process is a fork of one that has compiled, whose threads it lacks; compile before \
+                        the fork, or spawn processes instead";
+            Err(error::usage(py, text.to_owned()))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Largest effort of a search.

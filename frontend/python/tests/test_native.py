@@ -463,6 +463,8 @@ def test_a_fork_does_not_hang(plans):
             with pytest.raises(_native.Error, match="fork"):
                 step(session, batch())
             session.close()
+            with pytest.raises(_native.Error, match="fork"):
+                _native.compile(text())
             os._exit(0)
         finally:
             os._exit(1)
