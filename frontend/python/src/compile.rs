@@ -131,8 +131,8 @@ fn check_process(py: Python<'_>) -> PyResult<()> {
     let process = std::process::id();
     match FIRST.compare_exchange(0, process, Ordering::Relaxed, Ordering::Relaxed) {
         Err(first) if first != process => {
-            let text = "this process is a fork of one that has compiled, whose threads it lacks; compile before \
-                        the fork, or spawn processes instead";
+            let text = "this process is a fork of one that has compiled, whose threads it lacks; compile \
+                        before the fork, or spawn processes instead";
             Err(error::usage(py, text.to_owned()))
         }
         _ => Ok(()),
@@ -175,7 +175,7 @@ fn attend(py: Python<'_>, order: Order, progress: Option<&Bound<'_, PyAny>>) -> 
     }
 }
 
-/// What the calling thread has heard.
+/// News that the calling thread keeps.
 struct Heard {
     warnings: Vec<String>,
     /// Exception of the callback or of a signal's handler.

@@ -1,7 +1,7 @@
 //! Exceptions, and the kinds of errors that become them.
 //!
-//! Every exception is an `Error`. Its text is that of the command line, hint included, with arguments in place
-//! of options; `hint` has the hint alone.
+//! Every exception is an `Error`. Its text is that of the command line, hint included, with arguments in
+//! place of options; `hint` has the hint alone.
 
 use pyo3::create_exception;
 use pyo3::exceptions::PyException;

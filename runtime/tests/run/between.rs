@@ -9,8 +9,8 @@ use memc_runtime::{Device, Error, Executor, HostSide, Program};
 
 use crate::mock::{Behaviour, Mock};
 
-/// A state on both sides, one in host memory and one on the device. The outputs are what the first has in host
-/// memory, and what it has on the device.
+/// A state on both sides, one in host memory and one on the device. The outputs are what the first has in
+/// host memory, and what it has on the device.
 const PLAN: &str = "plan 1\narena dev 192 host 256\nevents 3\n\
     state s0 both param f32[1] dev+0:4 zeros\n\
     state s1 host param f32[1] host+64:4 zeros\n\
@@ -57,7 +57,7 @@ fn state(executor: &mut dyn Executor, state: usize) -> f32 {
     number(&bytes)
 }
 
-/// What is written reaches both copies of a state, before the first step and after any.
+/// A write reaches both copies of a state, before the first step and after any.
 fn states_are_exchanged(device: &dyn Device, has_addresses: [bool; 3]) {
     let mut plan = memc_plan::text::parse(PLAN).expect("the plan parses");
     plan.meta.set_source("");
