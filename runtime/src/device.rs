@@ -116,8 +116,8 @@ pub trait Executor {
     /// The first error of any stream.
     fn synchronize(&mut self) -> Result<(), Error>;
 
-    /// Takes the content that a state has between two steps, once all that was issued has run. `bytes` has the
-    /// length of the state's type.
+    /// Takes the content that a state has between two steps, once all that was issued has run. `bytes` has
+    /// the length of the state's type.
     ///
     /// # Errors
     /// The first error of any stream; [`Error::Internal`] within a section, and on a device that hands out no

@@ -1,8 +1,8 @@
 //! A plan in the program of its caller, which hands it inputs and takes outputs and states as bytes.
 //!
 //! Contract: the caller supplies every input of a step but the step's number. What can be wrong with the data
-//! is found before the step begins, and leaves everything as it was; any other error ends the use of the plan.
-//! Between two steps states may be read, replaced, and where they are ordinary memory changed in place.
+//! is found before the step begins, and leaves everything as it was; any other error ends the use of the
+//! plan. Between two steps states may be read, replaced, and where they are ordinary memory changed in place.
 //!
 //! Files of data, schedules of learning rates and saved states are the work of [`crate::Session`].
 

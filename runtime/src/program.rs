@@ -189,8 +189,8 @@ impl Program {
         self.body.iter().any(|c| c.queue == Queue::CPU && matches!(c.action, Action::Launch(_)))
     }
 
-    /// The prologue's copies of a state's bytes, in order: its own copies of the resident slot, and the copies
-    /// of those.
+    /// The prologue's copies of a state's bytes, in order: its own copies of the resident slot, and the
+    /// copies of those.
     pub(crate) fn copies_of(&self, state: usize) -> Vec<(Queue, Place, Place)> {
         let mut holders: Vec<Place> = self.resident_slots.get(state).copied().into_iter().collect();
         let mut copies = Vec::new();

@@ -1,11 +1,11 @@
 //! From IR text to a plan, while Python's signals and callbacks are heard.
 //!
-//! The work runs on a thread of its own. The calling thread passes its news to the callback and asks Python for
-//! signals; an exception of either ends the search, and leaves the function once the work has ended.
+//! The work runs on a thread of its own. The calling thread passes its news to the callback and asks Python
+//! for signals; an exception of either ends the search, and leaves the function once the work has ended.
 
 use std::any::Any;
 use std::borrow::Cow;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -78,10 +78,10 @@ struct Order {
 
 /// Compile a training step into a plan that fits a budget.
 ///
-/// `ir` is a module of the graph phase in the IR's text form. `budget` is device memory as on the command line, such
-/// as "16G", "60%" of the device, or "peak*60%" of what the step takes unplanned; without one everything stays on the
-/// device. `device` is a profile: "cpu", "h100", a file, or "cuda" for this machine's GPU. `effort` is from 0 to 5.
-/// `progress` is called with a line of text now and then, and may raise.
+/// `ir` is a module of the graph phase in the IR's text form. `budget` is device memory as on the command
+/// line, such as "16G", "60%" of the device, or "peak*60%" of what the step takes unplanned; without one
+/// everything stays on the device. `device` is a profile: "cpu", "h100", a file, or "cuda" for this machine's
+/// GPU. `effort` is from 0 to 5. `progress` is called with a line of text now and then, and may raise.
 ///
 /// Raises InvalidModel, InfeasibleBudget, Error for wrong arguments, KeyboardInterrupt.
 #[pyfunction]
@@ -105,6 +105,7 @@ pub(crate) fn compile(
     name: Option<String>,
     progress: Option<Bound<'_, PyAny>>,
 ) -> PyResult<Plan> {
+    check_process(py)?;
     let wrong = |what: &str, e: memc_ir::ParseError| error::usage(py, format!("{what}: {e}"));
     let budget = budget.map(str::parse).transpose().map_err(|e| wrong("budget", e))?;
     let host_memory = host_memory.map(|text| Bytes::parse(text, "write a size such as 64G")).transpose();
@@ -122,6 +123,20 @@ pub(crate) fn compile(
     let order = Order { ir, name, device, rewrite, budget, host_memory, search };
     let made = attend(py, order, progress.as_ref())?;
     Ok(Plan::new(made.file, Some(made.profile)))
+}
+
+/// Refuses to compile in a fork of a process that has compiled: the threads of searches are not there.
+fn check_process(py: Python<'_>) -> PyResult<()> {
+    static FIRST: AtomicU32 = AtomicU32::new(0);
+    let process = std::process::id();
+    match FIRST.compare_exchange(0, process, Ordering::Relaxed, Ordering::Relaxed) {
+        Err(first) if first != process => {
+            let text = "this process is a fork of one that has compiled, whose threads it lacks; compile \
+                        before the fork, or spawn processes instead";
+            Err(error::usage(py, text.to_owned()))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Largest effort of a search.
@@ -160,7 +175,7 @@ fn attend(py: Python<'_>, order: Order, progress: Option<&Bound<'_, PyAny>>) -> 
     }
 }
 
-/// What the calling thread has heard.
+/// News that the calling thread keeps.
 struct Heard {
     warnings: Vec<String>,
     /// Exception of the callback or of a signal's handler.

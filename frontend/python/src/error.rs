@@ -1,6 +1,7 @@
 //! Exceptions, and the kinds of errors that become them.
 //!
-//! Every exception is an `Error`. Its text is that of the command line, hint included; `hint` has the hint alone.
+//! Every exception is an `Error`. Its text is that of the command line, hint included, with arguments in
+//! place of options; `hint` has the hint alone.
 
 use pyo3::create_exception;
 use pyo3::exceptions::PyException;
@@ -12,7 +13,7 @@ create_exception!(
     InfeasibleBudget,
     Error,
     "No plan fits the budget. `smallest` has the smallest budget in bytes, `peak_op` the op with the largest \
-     working set, `tensors` its largest tensors as (name, type, bytes); None and [] where they are not the reason."
+     working set, `tensors` its largest tensors as (name, type, bytes); None and [] where there is none."
 );
 create_exception!(memc, UnsupportedOp, Error, "An op of the model that memc does not have.");
 create_exception!(memc, InvalidModel, Error, "The model, or its text, is not a correct step.");
@@ -55,9 +56,24 @@ pub(crate) fn data(py: Python<'_>, text: String) -> PyErr {
     hinted(py, DataError::new_err(text.clone()), &text)
 }
 
+/// Options of the command line, and the arguments of `compile` that do the same.
+const SPOKEN: &[(&str, &str)] = &[
+    ("--gpu-mem", "budget"),
+    ("--host-mem", "host_memory"),
+    ("--no-swap", "swap=False"),
+    ("--no-recompute", "recompute=False"),
+    ("--no-host-ops", "host_ops=False"),
+    ("--device", "device"),
+];
+
+/// A text of the command line, in the words of this module.
+fn spoken(text: String) -> String {
+    SPOKEN.iter().fold(text, |text, (option, argument)| text.replace(option, argument))
+}
+
 /// The exception for an error of the compiler.
 pub(crate) fn of_compiler(py: Python<'_>, error: &memc::Error) -> PyErr {
-    let text = error.to_string();
+    let text = spoken(error.to_string());
     let exception = match error {
         memc::Error::Usage(_) | memc::Error::Io(_) => Error::new_err(text.clone()),
         memc::Error::Model(_) | memc::Error::Plan(_) => InvalidModel::new_err(text.clone()),
@@ -88,7 +104,7 @@ pub(crate) fn of_compiler(py: Python<'_>, error: &memc::Error) -> PyErr {
 /// The exception for an error of the runtime.
 pub(crate) fn of_runtime(py: Python<'_>, error: &memc_runtime::Error) -> PyErr {
     use memc_runtime::Error as Runtime;
-    let text = error.to_string();
+    let text = spoken(error.to_string());
     let exception = match error {
         Runtime::Usage(_) | Runtime::Io { .. } | Runtime::Mismatch(_) | Runtime::Diverged(_) => {
             Error::new_err(text.clone())

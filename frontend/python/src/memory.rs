@@ -1,8 +1,8 @@
 //! Memory of the caller, given as an address and a length.
 //!
-//! Contract: nothing here can tell whether an address is right. The package's Python files pass those of contiguous
-//! tensors and arrays that live, and that nobody else changes, until the call returns; whoever calls `memc._native`
-//! by hand answers for the same. No address is kept beyond the call that it came with.
+//! Contract: nothing here can tell whether an address is right. The package's Python files pass those of
+//! contiguous tensors and arrays that live, and that nobody else changes, until the call returns; whoever
+//! calls `memc._native` by hand answers for the same. No address is kept beyond the call that it came with.
 
 use pyo3::prelude::*;
 
@@ -36,8 +36,8 @@ impl Region {
         if self.len == 0 {
             return &[];
         }
-        // SAFETY: the caller vouches for the bytes, see the module, and `new` has checked address and length. Bytes
-        // have no alignment and no invalid values.
+        // SAFETY: the caller vouches for the bytes, see the module, and `new` has checked address and length.
+        // Bytes have no alignment and no invalid values.
         unsafe { std::slice::from_raw_parts(std::ptr::with_exposed_provenance(self.address), self.len) }
     }
 
@@ -48,7 +48,8 @@ impl Region {
             return &mut [];
         }
         let start = std::ptr::with_exposed_provenance_mut(self.address);
-        // SAFETY: as in `bytes`; a call has one region that it writes, and the caller changes nothing meanwhile.
+        // SAFETY: as in `bytes`; a call has one region that it writes, and the caller changes nothing
+        // meanwhile.
         unsafe { std::slice::from_raw_parts_mut(start, self.len) }
     }
 }

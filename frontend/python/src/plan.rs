@@ -252,9 +252,10 @@ impl Plan {
 
     /// Reserve the plan's memory and bring the states to it.
     ///
-    /// `states` has (address, nbytes) of contiguous memory by the name of the state; it is copied. States that are not
-    /// there begin as the IR text says. `threads` is for kernels on the CPU; 0 takes as many as the machine has.
-    /// `device` is "cpu", "cuda" or "cuda:N"; without one it is of the kind that the plan was compiled for.
+    /// `states` has (address, nbytes) of contiguous memory by the name of the state; it is copied. States
+    /// that are not there begin as the IR text says. `threads` is for kernels on the CPU; 0 takes as many as
+    /// the machine has. `device` is "cpu", "cuda" or "cuda:N"; without one it is of the kind that the plan
+    /// was compiled for.
     ///
     /// The addresses are trusted. Raises DataError, DeviceError, Error.
     #[pyo3(signature = (states = BTreeMap::new(), *, threads = 0, device = None))]

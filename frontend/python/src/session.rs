@@ -1,9 +1,9 @@
 //! A plan that runs, as Python sees it.
 //!
-//! Contract: one call at a time reaches the plan, from whichever thread it comes. A state that lies in one place of
-//! ordinary memory has an address, and may be changed there between two steps. A state that begins a step on both
-//! sides, on the device and in host memory, has none: a change of one copy would not reach the other. `write` changes
-//! every copy of any state.
+//! Contract: one call at a time reaches the plan, from whichever thread it comes. A state that lies in one
+//! place of ordinary memory has an address, and may be changed there between two steps. A state that begins a
+//! step on both sides, on the device and in host memory, has none: a change of one copy would not reach the
+//! other. `write` changes every copy of any state.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -104,10 +104,11 @@ fn no_output() -> Error {
 impl Session {
     /// Run one step.
     ///
-    /// `inputs` has (address, nbytes) of contiguous memory for each input by name, learning rates included; numbers of
-    /// steps are filled in. All of it is read before the call returns. The addresses are trusted.
+    /// `inputs` has (address, nbytes) of contiguous memory for each input by name, learning rates included;
+    /// numbers of steps are filled in. All of it is read before the call returns. The addresses are trusted.
     ///
-    /// Raises DataError, after which everything is as before, or another Error, after which the session is of no use.
+    /// Raises DataError, after which everything is as before, or another Error, after which the session is of
+    /// no use.
     fn step(&self, py: Python<'_>, inputs: BTreeMap<String, (usize, usize)>) -> PyResult<()> {
         let regions = self.regions(py, &inputs)?;
         self.run(py, move |plan| {
@@ -142,7 +143,8 @@ impl Session {
         self.run(py, move |plan| plan.read_state(at, region.bytes_mut()))
     }
 
-    /// Give a state another content, once the last step is done, in every place that holds it. The address is trusted.
+    /// Give a state another content, once the last step is done, in every place that holds it. The address is
+    /// trusted.
     fn write(&self, py: Python<'_>, state: &str, address: usize, nbytes: usize) -> PyResult<()> {
         let (at, ty) = self.state(py, state)?;
         let region = Region::new(py, state, (address, nbytes))?;
@@ -152,9 +154,9 @@ impl Session {
 
     /// Address of a state's memory between two steps, or None.
     ///
-    /// The memory holds the state's content until the next step, which takes what is then there. It is None on a GPU
-    /// for a state in device memory, and for a state that lies in several places: `read` and `write` reach those. The
-    /// address is good until the session is closed or gone; `view` keeps it alive.
+    /// The memory holds the state's content until the next step, which takes what is then there. It is None
+    /// on a GPU for a state in device memory, and for a state that lies in several places: `read` and `write`
+    /// reach those. The address is good until the session is closed or gone; `view` keeps it alive.
     fn address(&self, py: Python<'_>, state: &str) -> PyResult<Option<usize>> {
         let (at, _) = self.state(py, state)?;
         self.run(py, move |plan| plan.state_address(at))

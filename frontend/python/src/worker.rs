@@ -1,7 +1,8 @@
 //! A thread that owns a running plan and does what it is sent, in order.
 //!
-//! Contract: devices bind to the thread that opened them, and callers come from any thread of Python. Each request is
-//! answered before its call returns, so that requests may hold what lives as long as the call. A panic is an error.
+//! Contract: devices bind to the thread that opened them, and callers come from any thread of Python. Each
+//! request is answered before its call returns, so that requests may hold what lives as long as the call. A
+//! panic is an error.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Sender, channel};

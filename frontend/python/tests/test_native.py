@@ -383,7 +383,9 @@ def test_wrong_arguments(kwargs, match):
         _native.compile(text(), **kwargs)
 
 
-@pytest.mark.parametrize("ir", ["", "module @m graph\n%y = nonsense %x : f32[]\n", text() + "carry %x <- %x\n"])
+@pytest.mark.parametrize(
+    "ir", ["", "module @m graph\n%y = nonsense %x : f32[]\n", text() + "carry %x <- %x\n"]
+)
 def test_wrong_texts(ir):
     with pytest.raises(_native.InvalidModel) as info:
         _native.compile(ir)
@@ -461,6 +463,8 @@ def test_a_fork_does_not_hang(plans):
             with pytest.raises(_native.Error, match="fork"):
                 step(session, batch())
             session.close()
+            with pytest.raises(_native.Error, match="fork"):
+                _native.compile(text())
             os._exit(0)
         finally:
             os._exit(1)

@@ -8,8 +8,8 @@
 //! The functions are to be called for the places of one command of a [`crate::Program`], from the thread of
 //! the command's stream, in the order that the program's events prescribe. A device that decides while it
 //! runs calls them after `Copies::settle` for these places; its copy threads, for the copies that were issued
-//! to them. Between two steps, when all streams have run what was issued, the issuing thread may call them for
-//! the places of states.
+//! to them. Between two steps, when all streams have run what was issued, the issuing thread may call them
+//! for the places of states.
 
 use std::{
     alloc::{Layout, alloc, dealloc},

@@ -1,4 +1,5 @@
-//! The command line of `memrun`: replays a plan and reports. Everything that runs is elsewhere in the library.
+//! The command line of `memrun`: replays a plan and reports. Everything that runs is elsewhere in the
+//! library.
 
 mod cli;
 mod devices;

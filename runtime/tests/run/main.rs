@@ -1,6 +1,7 @@
 //! Tests of the devices and of `memrun`, on plans written by hand.
 
 mod arena;
+mod between;
 mod command;
 mod fake;
 mod generated;
