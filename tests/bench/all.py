@@ -36,6 +36,8 @@ def runs(args):
         "weights": (["weights.py"], [], ["onnx"]),
         "models": (["models.py"], ["--only", "logistic,conv3d,bilstm_lm,nanogpt_tied"],
                    ["onnx", "safetensors", "timm", "torch", "torchvision", "transformers"]),
+        "capture": (["capture.py"], ["--only", "logistic,bilstm_lm,nanogpt_tied"],
+                    ["memc", "timm", "torch", "torchvision", "transformers"]),
         "fuzz": (["fuzz.py", "--out", out / "fuzz"], ["--hours", "0.02"], []),
         "scaling": (["scaling.py", STEP], ["--copies", "2", "--rounds", "1"], ["onnx"]),
         "peers": (["peers.py"], ["--steps", "5", "--rounds", "1"], ["numpy", "onnx", "onnxruntime"]),
