@@ -165,6 +165,38 @@ fn batches_have_buckets() {
     run(&plan, folder.path(), verified(5, 1));
 }
 
+/// A limit of host memory holds for all buckets. Where there is no plan the error names the bucket.
+#[test]
+fn buckets_keep_to_the_host_memory() {
+    let folder = tempfile::tempdir().unwrap();
+    let budget = budget("seq=64", 30);
+    let plan = folder.path().join("model.plan");
+    let limited = |limit: u64| -> Vec<String> {
+        let host = format!("{limit}B");
+        let fixed = ["compile", TEXT, "-o", plan.to_str().unwrap(), "--json", "--effort", "0", "--dim"];
+        let more = ["seq=16,64", "--gpu-mem", &budget, "--host-mem", &host];
+        [&fixed[..], &more, &STEP].concat().iter().map(ToString::to_string).collect()
+    };
+    let made = |limit| {
+        let args = limited(limit);
+        json(&memc_ok(&args.iter().map(String::as_str).collect::<Vec<_>>()))
+    };
+    let swapped = |of: &serde_json::Value| number(&of["buckets"][0], "swap_out_bytes");
+    let free = made(1 << 30);
+    let took = number(&free, "host_bytes");
+    let less = made(took * 4 / 5);
+    assert!(number(&less, "host_bytes") <= took * 4 / 5, "{less} {free}");
+    assert!(0 < swapped(&less) && swapped(&less) < swapped(&free), "{less} {free}");
+    memc_ok(&["check", plan.to_str().unwrap(), "--source", TEXT]);
+    let inputs = batches(folder.path(), &[64, 10, 16, 33]);
+    run(&plan, folder.path(), fed(&inputs, 4, 5));
+    let args = limited(4096);
+    let text = memc_fails(4, &args.iter().map(String::as_str).collect::<Vec<_>>());
+    assert!(text.contains("seq=64: the plan takes ") && text.contains("--host-mem 4.00 KiB"), "{text}");
+    let hint = text.split_once("pass --host-mem ").unwrap().1.split_once("B or more").unwrap().0;
+    assert_eq!(made(hint.parse().unwrap()), free);
+}
+
 /// Wrong sizes and data are refused, with the way out.
 #[test]
 fn wrong_buckets_are_refused() {
