@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use memc_plan::PlanFile;
 use memc_runtime::{Pad, Program, RunOptions, run as run_plan};
 
-use crate::support::{Losses, Ran, json, memc_fails, memc_ok, number, put, run, verified};
+use crate::support::{Losses, Ran, json, memc, memc_fails, memc_ok, number, put, run, verified};
 
 const TEXT: &str = "models/gen/gpt_text.dynamic.onnx";
 const STEP: [&str; 6] =
@@ -133,6 +133,50 @@ fn buckets_go_with_other_options() {
     // Without data every bucket takes its turn.
     let made_up = run(&plan, folder.path(), verified(4, 4));
     assert!(made_up.losses.iter().all(|loss| loss.is_finite()));
+}
+
+/// Commands that show a plan say which bucket they show, and show the one that is asked for.
+#[test]
+fn commands_show_the_bucket_that_is_asked_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let quick = ["--effort", "0"];
+    let path = compile(folder.path(), "model.plan", "seq=8,16", &quick);
+    let plan = path.to_str().unwrap();
+    let origin = |args: &[&str]| {
+        let trace = json(&memc_ok(&[&["trace", plan][..], args].concat()));
+        trace["otherData"]["origin"].as_str().unwrap().to_owned()
+    };
+    assert!(origin(&[]).ends_with(", bucket seq=16"), "{}", origin(&[]));
+    assert!(origin(&["--bucket", "seq=8"]).ends_with(", bucket seq=8"));
+    let fails = |args: &[&str], says: &str| {
+        let text = memc_fails(2, args);
+        assert!(text.contains(says), "{text}");
+    };
+    fails(&["trace", plan, "--bucket", "seq=9"], "no bucket `seq=9`; it has seq=16, seq=8");
+
+    let text = memc_ok(&["dump", plan]);
+    let first = text.lines().next().unwrap();
+    assert!(first.ends_with(" ; seq=16") && text.contains("\nbucket ; seq=8\n"), "{first}");
+    assert_eq!(&memc_plan::text::parse(&text).unwrap(), PlanFile::open(&path).unwrap().plan());
+    let shown = json(&memc_ok(&["dump", "--json", plan]));
+    assert_eq!((&shown["bucket"], &shown["buckets"][0]["bucket"]), (&"seq=16".into(), &"seq=8".into()));
+
+    let other = compile(folder.path(), "other.plan", "seq=12,16", &quick).display().to_string();
+    let alone = compile(folder.path(), "alone.plan", "seq=8", &quick).display().to_string();
+    assert!(memc_ok(&["diff", plan, plan]).contains("equal"));
+    let differences = |args: &[&str]| {
+        let out = memc(&[&["diff"][..], args].concat());
+        assert_eq!(out.status.code(), Some(1));
+        String::from_utf8(out.stdout).unwrap()
+    };
+    let all = differences(&[plan, &other]);
+    assert!(all.contains("- bucket seq=8") && all.contains("+ bucket seq=12"), "{all}");
+    assert!(all.contains("seq=16: ~ host arena"), "the mask of another bucket takes more: {all}");
+    let one = differences(&[plan, &alone]);
+    assert!(one.contains("~ buckets seq=16 seq=8 (here seq=16) -> one size"), "{one}");
+    let own = differences(&[plan, &alone, "--bucket", "seq=8"]);
+    assert!(!own.contains("~ buckets") && !own.contains("~ source text"), "{own}");
+    fails(&["diff", &alone, &alone, "--bucket", "seq=8"], "neither plan has buckets");
 }
 
 /// A dimension in front of others, such as the batch, may have buckets as well; a product of two has all
