@@ -3,9 +3,11 @@
 use std::path::{Path, PathBuf};
 
 use memc_plan::PlanFile;
-use memc_runtime::{Pad, Program, RunOptions, run as run_plan};
+use memc_runtime::{EvaluationOptions, Pad, Program, RunOptions, Step, Watch, run as run_plan};
 
-use crate::support::{Losses, Ran, json, memc, memc_fails, memc_ok, number, put, run, verified};
+use crate::support::{
+    Losses, Ran, json, memc, memc_fails, memc_ok, number, put, run, saved as states_in, verified,
+};
 
 const TEXT: &str = "models/gen/gpt_text.dynamic.onnx";
 const STEP: [&str; 6] =
@@ -177,6 +179,52 @@ fn commands_show_the_bucket_that_is_asked_for() {
     let own = differences(&[plan, &alone, "--bucket", "seq=8"]);
     assert!(!own.contains("~ buckets") && !own.contains("~ source text"), "{own}");
     fails(&["diff", &alone, &alone, "--bucket", "seq=8"], "neither plan has buckets");
+}
+
+/// Notes the means of evaluations.
+#[derive(Default)]
+struct Means(Vec<f32>);
+
+impl Watch for Means {
+    fn step(&mut self, _step: &Step) {}
+    fn evaluated(&mut self, _step: u64, means: &[(String, f32)]) {
+        self.0.extend(means.iter().map(|(_, mean)| *mean));
+    }
+    fn note(&mut self, _text: &str) {}
+    fn should_stop(&self) -> bool {
+        false
+    }
+}
+
+/// An evaluation between the steps has buckets, too. It changes no bit of the training, and its means are
+/// those of a run by itself on the saved states. Its data and that of the training need not be as long.
+#[test]
+fn evaluations_have_buckets() {
+    let folder = tempfile::tempdir().unwrap();
+    let lengths = [16, 5, 8, 11];
+    let inputs = batches(folder.path(), &lengths);
+    let plan = compile(folder.path(), "train.plan", "seq=8,16", &["--gpu-mem", "peak*60%"]);
+    let budget = format!("{}B", PlanFile::open(&plan).unwrap().plan().meta.budget_bytes);
+    let held_out = tempfile::tempdir().unwrap();
+    let held = batches(held_out.path(), &[24, 3, 9]);
+    let more = ["--evaluation", "--gpu-mem", &budget];
+    let eval = compile(folder.path(), "eval.plan", "seq=4,12,24", &more);
+    let evaluation = EvaluationOptions { plan: eval.clone(), inputs: held.clone(), every: Some(2) };
+    let saved = folder.path().join("with.st");
+    let plain = run(&plan, folder.path(), fed(&inputs, lengths.len(), 1));
+    let with = RunOptions {
+        evaluation: Some(evaluation),
+        save: Some(saved.clone()),
+        ..fed(&inputs, lengths.len(), 2)
+    };
+    let mut means = Means::default();
+    run_plan(&PlanFile::open(&plan).unwrap(), &with, &mut means).unwrap();
+    assert!(plain.states == states_in(&saved), "the training is another");
+    let alone = RunOptions { init: Some(saved), steps: None, ..fed(&held, 3, 3) };
+    let file = PlanFile::open(&eval).unwrap();
+    let report = run_plan(&file, &alone, &mut Losses::default()).unwrap();
+    assert_eq!((report.steps, means.0.len()), (3, 2));
+    assert_eq!(report.means[0].1, means.0[1]);
 }
 
 /// A dimension in front of others, such as the batch, may have buckets as well; a product of two has all
