@@ -45,6 +45,7 @@ def runs(args):
         "fusion": (["fusion.py"], ["--only", "cnn_bn"], []),
         "buckets": (["buckets.py"], ["--no-run", "--layers", "1"], ["numpy", "onnx"]),
         "serve": (["serve.py"], ["--seconds", "2"], []),
+        "shared": (["shared.py"], ["--seconds", "2"], []),
         "dynamic-least": (["dynamic.py", "--least", "resnet20_cifar10"], None, []),
         "dynamic-grow": (["dynamic.py", "--grow", "resnet20_cifar10"], None, []),
         "inference": (["inference.py"], ["--only", "resnet50", "--effort", "0"], []),
