@@ -17,7 +17,7 @@ use memc::{JobFile, Size};
 use memc_planner::Formulation;
 
 pub(crate) use self::import::{ImportArgs, Source};
-pub(crate) use self::pictures::{Report, Trace};
+pub(crate) use self::pictures::{Diff, Dump, Report, Trace};
 pub(crate) use self::search::{DecisionsFiles, Effort, Permissions, Search, Target};
 pub(crate) use self::serve::{Ask, AskJob, JobCommand, ModelOptions, Serve, Submit};
 pub(crate) use self::shell::{Completions, Man};
@@ -377,29 +377,6 @@ pub(crate) struct FitProfile {
     /// Write one profile with the measured ops of all
     #[arg(short, long, value_name = "FILE.json")]
     pub(crate) output: Option<PathBuf>,
-    /// Print one JSON object instead of text
-    #[arg(long)]
-    pub(crate) json: bool,
-}
-
-#[derive(Args)]
-pub(crate) struct Dump {
-    /// The plan
-    pub(crate) plan: PathBuf,
-    /// Print one JSON object instead of text
-    #[arg(long)]
-    pub(crate) json: bool,
-}
-
-#[derive(Args)]
-pub(crate) struct Diff {
-    /// One plan
-    pub(crate) old: PathBuf,
-    /// The other
-    pub(crate) new: PathBuf,
-    /// Print differences of tables and commands, too
-    #[arg(long)]
-    pub(crate) all: bool,
     /// Print one JSON object instead of text
     #[arg(long)]
     pub(crate) json: bool,

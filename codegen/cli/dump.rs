@@ -1,5 +1,8 @@
 //! `memc dump` and `memc diff`.
 
+use std::borrow::Cow;
+
+use memc::Error;
 use memc_ir::counted;
 use memc_plan::{Action, Differences, Feed, Init, Kernel, Output, Plan, Section, Slice, State, Tuning};
 use serde_json::{Value, json};
@@ -12,6 +15,13 @@ pub(crate) fn dump(args: &Dump) -> Result<(), Failure> {
     if args.json {
         let mut out = to_json(file.plan());
         out["content_hash"] = hex(file.content_hash()).into();
+        let names = file.plan().bucket_names();
+        for (name, bucket) in names.iter().skip(1).zip(out["buckets"].as_array_mut().into_iter().flatten()) {
+            bucket["bucket"] = name.as_str().into();
+        }
+        if let (Some(own), true) = (names.first(), names.len() > 1) {
+            out["bucket"] = own.as_str().into();
+        }
         return Ok(emit(&format!("{out:#}\n"))?);
     }
     Ok(emit(&memc_plan::text::print(file.plan()))?)
@@ -19,7 +29,13 @@ pub(crate) fn dump(args: &Dump) -> Result<(), Failure> {
 
 pub(crate) fn diff(args: &Diff) -> Result<(), Failure> {
     let (old, new) = (memc::open(&args.old)?, memc::open(&args.new)?);
-    let Differences { header, handling, details } = memc_plan::diff(old.plan(), new.plan());
+    let bucket = args.bucket.as_deref();
+    if bucket.is_some() && old.plan().buckets.is_empty() && new.plan().buckets.is_empty() {
+        let text = "neither plan has buckets: leave out --bucket";
+        return Err(Error::Usage(text.into()).into());
+    }
+    let (old, new) = (of_bucket(old.plan(), bucket)?, of_bucket(new.plan(), bucket)?);
+    let Differences { header, handling, details } = memc_plan::diff(&old, &new);
     let equal = header.is_empty() && details.is_empty();
     let text = match (args.json, equal) {
         (true, _) => {
@@ -36,6 +52,16 @@ pub(crate) fn diff(args: &Diff) -> Result<(), Failure> {
     };
     emit(&(text + "\n"))?;
     if equal { Ok(()) } else { Err(Failure::Different) }
+}
+
+/// The plan, or its bucket with a name; a plan of one size is of every name.
+fn of_bucket<'a>(plan: &'a Plan, bucket: Option<&str>) -> Result<Cow<'a, Plan>, Error> {
+    if bucket.is_none() || plan.buckets.is_empty() {
+        return Ok(Cow::Borrowed(plan));
+    }
+    let index = plan.find_bucket(bucket).map_err(|error| Error::Usage(error.to_string()))?;
+    let own = plan.bucket(index).ok_or_else(|| Error::Internal("the plan lost a bucket".into()))?;
+    Ok(Cow::Owned(Plan { buckets: Vec::new(), ..own.clone() }))
 }
 
 fn texts(types: &[memc_ir::TensorType]) -> Vec<String> {

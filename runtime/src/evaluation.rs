@@ -8,7 +8,6 @@
 use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},
-    sync::Arc,
 };
 
 use memc_ir::{Bytes, TensorType, attr::Scalar};
@@ -16,7 +15,7 @@ use memc_plan::{Plan, PlanFile};
 
 use crate::session::States;
 use crate::state::{list, variables};
-use crate::{Device, Error, FeedOptions, Feeder, Initial, InputSource, Program, Session, memory};
+use crate::{Device, Error, FeedOptions, Feeder, Initial, InputSource, Pad, Programs, Session, memory};
 
 /// An evaluation that a run makes between its steps.
 #[derive(Clone, Debug)]
@@ -74,7 +73,7 @@ impl Sums {
 pub(crate) struct Evaluation<'a> {
     device: &'a dyn Device,
     file: PlanFile,
-    program: Arc<Program>,
+    programs: Programs,
     feed: FeedOptions,
     /// For each state of the evaluation, its place among the training plan's states.
     states: Vec<Option<usize>>,
@@ -85,7 +84,7 @@ pub(crate) struct Evaluation<'a> {
 
 impl<'a> Evaluation<'a> {
     /// Opens the plan and its data, and compares it with the training plan. `pass` is the number of steps of
-    /// a pass over the training data.
+    /// a pass over the training data. `pads` fill what data leaves of a bucket's tensor.
     ///
     /// # Errors
     /// Those of the plan, of the data, and [`Error::Usage`] where it is no evaluation of the same model
@@ -93,7 +92,7 @@ impl<'a> Evaluation<'a> {
     pub(crate) fn open(
         device: &'a dyn Device,
         options: &EvaluationOptions,
-        training: &Plan,
+        (training, pads): (&Plan, &[(String, Pad)]),
         pass: Option<u64>,
         save: Option<&Path>,
         host_mem: Option<u64>,
@@ -123,14 +122,15 @@ impl<'a> Evaluation<'a> {
             )));
         }
         let states = shared(plan, training).map_err(usage)?;
-        let program = Arc::new(Program::new(plan)?);
-        memory::limit(program.host_bytes, host_mem)?;
-        let feed = FeedOptions { inputs: options.inputs.clone(), steps: 1, ..FeedOptions::default() };
-        let feeder =
-            Feeder::new(plan, std::slice::from_ref(&program), &feed).map_err(|error| match error {
-                Error::Usage(text) => Error::Usage(text.replace("--input ", "--eval-input ")),
-                other => other,
-            })?;
+        let programs = Programs::new(plan)?;
+        memory::limit(programs.first()?.host_bytes, host_mem)?;
+        // A plan of one size takes no padding, where that of the training may.
+        let pads = if plan.buckets.is_empty() { Vec::new() } else { pads.to_vec() };
+        let feed = FeedOptions { inputs: options.inputs.clone(), pads, steps: 1, ..FeedOptions::default() };
+        let feeder = Feeder::new(plan, &programs, &feed).map_err(|error| match error {
+            Error::Usage(text) => Error::Usage(text.replace("--input ", "--eval-input ")),
+            other => other,
+        })?;
         if feeder.is_stream() {
             return Err(Error::Usage(
                 "--eval-input: an evaluation reads its data again each time, which a pipe cannot be"
@@ -140,7 +140,7 @@ impl<'a> Evaluation<'a> {
         let feed = FeedOptions { steps: feeder.pass(0).map_or(1, |(steps, _)| steps), ..feed };
         let beside =
             save.map_or_else(|| std::env::temp_dir().join("memrun-evaluation.safetensors"), Path::to_owned);
-        Ok(Evaluation { device, file, program, feed, states, every: options.every.or(pass), beside })
+        Ok(Evaluation { device, file, programs, feed, states, every: options.every.or(pass), beside })
     }
 
     /// Says how much of the data a pass leaves unread.
@@ -148,7 +148,7 @@ impl<'a> Evaluation<'a> {
     /// # Errors
     /// Those of [`Feeder::new`].
     pub(crate) fn left_over(&self) -> Result<Option<String>, Error> {
-        let feeder = Feeder::new(self.file.plan(), std::slice::from_ref(&self.program), &self.feed)?;
+        let feeder = Feeder::new(self.file.plan(), &self.programs, &self.feed)?;
         Ok(feeder.pass(0).and_then(|(_, left)| left).map(|left| format!("evaluation: {left}")))
     }
 
@@ -185,10 +185,10 @@ impl<'a> Evaluation<'a> {
         states: &mut States<'_>,
         should_stop: &dyn Fn() -> bool,
     ) -> Result<Option<Means>, Error> {
-        let (plan, types) = (self.file.plan(), &self.program.types.outputs);
+        let (plan, types) = (self.file.plan(), &self.programs.first()?.types.outputs);
         let initial = Initial::new(&self.file, Vec::new(), Vec::new())?;
-        let mut feeder = Feeder::new(plan, std::slice::from_ref(&self.program), &self.feed)?;
-        let mut session = Session::open(self.device, plan, self.program.clone(), &initial, &mut feeder)?;
+        let mut feeder = Feeder::new(plan, &self.programs, &self.feed)?;
+        let mut session = Session::open(self.device, plan, self.programs.clone(), &initial, &mut feeder)?;
         session.reload(states)?;
         let mut sums = Sums::of(plan, types);
         for _ in 0..self.feed.steps {

@@ -31,6 +31,8 @@ pub struct Initial<'a> {
     plan: &'a PlanFile,
     resume: Vec<StateFile>,
     overrides: Vec<StateFile>,
+    /// Rounds that the resumed run had done.
+    rounds: u64,
     /// Steps of jobs before the first round, by name.
     before: Vec<(String, u64)>,
 }
@@ -64,13 +66,16 @@ impl<'a> Initial<'a> {
         }
         let jobs = jobs::of(plan.plan());
         let before: Result<Vec<_>, Error> = resume.iter().map(|file| file.before(&jobs)).collect();
-        let before = before?.concat();
-        Ok(Initial { plan, resume, overrides, before })
+        let mut before = before?.concat();
+        let of_all = resume.iter().find(|file| !file.is_of_job()).map(StateFile::step);
+        // Files of single jobs are of a run that all of them were in, as far as their steps allow.
+        let rounds = of_all.unwrap_or_else(|| jobs::begun(&jobs, &mut before));
+        Ok(Initial { plan, resume, overrides, rounds, before })
     }
 
     /// Steps that the resumed run had done, of a plan of several jobs its rounds; 0 without one.
     pub fn step(&self) -> u64 {
-        self.resume.iter().filter(|file| !file.is_of_job()).map(StateFile::step).next().unwrap_or(0)
+        self.rounds
     }
 
     /// Steps of jobs before the first round, by name.

@@ -64,6 +64,19 @@ pub(crate) fn of(plan: &Plan) -> Vec<Job> {
     if jobs.is_empty() { vec![Job { name: String::new(), steps: 1, before: 0 }] } else { jobs }
 }
 
+/// The whole rounds that steps done by all jobs amount to. Takes their steps off, and leaves those that jobs
+/// had done before the first of these rounds.
+pub(crate) fn begun(jobs: &[Job], done: &mut [(String, u64)]) -> u64 {
+    let steps = |job: &Job| done.iter().find(|(name, _)| *name == job.name).map_or(0, |(_, steps)| *steps);
+    let rounds = jobs.iter().map(|job| steps(job) / u64::from(job.steps.max(1))).min().unwrap_or(0);
+    for (name, steps) in done {
+        let of = jobs.iter().find(|job| job.name == *name);
+        let in_rounds = of.map_or(0, |job| rounds.saturating_mul(u64::from(job.steps)));
+        *steps = steps.saturating_sub(in_rounds);
+    }
+    rounds
+}
+
 /// Index of the job that a tensor is of; of a damaged plan it may be the wrong one.
 pub(crate) fn index_of(jobs: &[Job], name: &str) -> usize {
     jobs.iter().position(|job| job.own_name(name).is_some()).unwrap_or(0)

@@ -247,9 +247,9 @@ fn whole_run(
     let most = steps_to_run(&feeder, options, plan.meta.is_evaluation(), initial.step())?;
     check_options(&feeder, options, (&programs, most))?;
     let pass = feeder.pass(0).filter(|_| options.epochs.is_some()).map(|(steps, _)| steps);
-    let save = options.save.as_deref();
+    let (of, save, most_host) = ((plan, &options.pads[..]), options.save.as_deref(), options.host_mem);
     let evaluation = options.evaluation.as_ref();
-    let evaluation = evaluation.map(|e| Evaluation::open(device, e, plan, pass, save, options.host_mem));
+    let evaluation = evaluation.map(|e| Evaluation::open(device, e, of, pass, save, most_host));
     let evaluation = evaluation.transpose()?;
     let outputs = output::find(plan, &options.outputs, "--output")?;
     let collected = output::find(plan, &options.collect, "--collect")?;

@@ -196,9 +196,8 @@ impl<'a> Steps<'a> {
             is_whole
         });
         if let Some(path) = traced {
-            let plan = self.trace.file.plan().bucket(session.last_bucket());
-            let plan = plan.unwrap_or(self.trace.file.plan());
-            result = result.and(write_trace(path, plan, self.trace.device, spans));
+            let of = (self.trace.file.plan(), session.last_bucket());
+            result = result.and(write_trace(path, of, self.trace.device, spans));
         }
         if result.is_err() {
             session.synchronize().map_err(Stop::Broken)?;
@@ -261,10 +260,16 @@ fn job_steps(session: &Session<'_>) -> Vec<JobStep> {
     feeder.jobs().iter().enumerate().map(step).collect()
 }
 
-/// Writes a step's timeline.
-fn write_trace(path: &Path, plan: &Plan, device: &str, spans: &[Span]) -> Result<(), Error> {
+/// Writes the timeline of a step of a bucket.
+fn write_trace(
+    path: &Path,
+    (plan, bucket): (&Plan, usize),
+    device: &str,
+    spans: &[Span],
+) -> Result<(), Error> {
     let step_ns = spans.iter().map(|span| span.end_ns).max().unwrap_or(0);
-    let origin = format!("measured on {device}");
+    let origin = format!("measured on {device}") + &plan.bucket_suffix(bucket);
+    let plan = plan.bucket(bucket).unwrap_or(plan);
     let trace = Trace { plan, spans, step_ns, origin: &origin };
     Replace::whole(path, trace.json().as_bytes()).map_err(|error| Error::io(path, error))
 }

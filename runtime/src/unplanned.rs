@@ -22,20 +22,27 @@ const COMPUTED: u32 = 1;
 const TAKEN: u32 = 2;
 
 /// The unplanned plan of a plan's source graph, with the same tables of states, inputs and outputs. That of a
-/// plan with buckets has an unplanned plan for each, all with the states in the same places and else apart
-/// from each other.
+/// plan with buckets has an unplanned plan for each. They have the variable states in the same places, and
+/// constants apart from each other. The rest shares its bytes: steps take turns.
 ///
 /// # Errors
 /// [`Error::Plan`] if the source is no valid graph or lacks something that the plan's tables name.
 pub(crate) fn plan(of: &Plan) -> Result<Plan, Error> {
-    let (mut plans, mut begin) = (Vec::new(), (0, 0));
+    let bytes = |plan: &Plan, variable: bool| {
+        let states = plan.states.iter().filter(|state| state.is_variable() == variable);
+        states.fold(0u64, |sum, state| sum.saturating_add(aligned(state.resident.bytes)))
+    };
+    let mut constants = bytes(of, true);
+    let kept = of.with_buckets().fold(constants, |sum, plan| sum.saturating_add(bytes(plan, false)));
+    let mut plans = Vec::new();
     for bucket in of.with_buckets() {
-        let plan = unplanned(bucket, begin)?;
-        begin = (plan.meta.dev_bytes, plan.meta.host_bytes);
-        plans.push(plan);
+        plans.push(unplanned(bucket, Begins { constants, rest: kept })?);
+        constants = constants.saturating_add(bytes(bucket, false));
     }
+    let most = |of: &dyn Fn(&Plan) -> u64| plans.iter().map(of).max().unwrap_or(0);
+    let (dev_bytes, host_bytes) = (most(&|plan| plan.meta.dev_bytes), most(&|plan| plan.meta.host_bytes));
     for plan in &mut plans {
-        (plan.meta.dev_bytes, plan.meta.host_bytes) = begin;
+        (plan.meta.dev_bytes, plan.meta.host_bytes) = (dev_bytes, host_bytes);
     }
     let mut plans = plans.into_iter();
     let mut plan = plans.next().ok_or_else(|| source("there is none"))?;
@@ -43,13 +50,22 @@ pub(crate) fn plan(of: &Plan) -> Result<Plan, Error> {
     Ok(plan)
 }
 
-/// The unplanned plan of one bucket. All but the states is in bytes of the arenas from `begin` on.
-fn unplanned(of: &Plan, begin: (u64, u64)) -> Result<Plan, Error> {
+/// First bytes of the device arena that a bucket may use.
+#[derive(Clone, Copy)]
+struct Begins {
+    /// For constants.
+    constants: u64,
+    /// For all that does not stay from step to step.
+    rest: u64,
+}
+
+/// The unplanned plan of one bucket.
+fn unplanned(of: &Plan, begins: Begins) -> Result<Plan, Error> {
     let module = parse(of)?;
     let places = vec![None; module.values.len()];
     let plan = Plan { buckets: Vec::new(), ..of.clone() };
-    let mut maker = Maker { plan, places, unused: BTreeMap::new(), dev: 0, host: begin.1 };
-    maker.tables(&module, begin.0)?;
+    let mut maker = Maker { plan, places, unused: BTreeMap::new(), dev: 0, host: 0 };
+    maker.tables(&module, begins)?;
     let body = maker.body(&module)?;
     let mut plan = maker.plan;
     plan.events = TAKEN + 1;
@@ -63,6 +79,11 @@ fn unplanned(of: &Plan, begin: (u64, u64)) -> Result<Plan, Error> {
     let stored = states.zip(&plan.states).filter(|(_, s)| s.is_variable());
     plan.epilogue = stored.map(|(state, _)| on(Queue::Host, Action::Store { state })).collect();
     Ok(plan)
+}
+
+/// Bytes that a tensor takes of an arena.
+fn aligned(bytes: u64) -> u64 {
+    bytes.checked_next_multiple_of(ALIGN).unwrap_or(u64::MAX)
 }
 
 fn on(queue: Queue, action: Action) -> Command {
@@ -85,7 +106,7 @@ impl Maker {
             return Slice::dev(at, bytes);
         }
         let at = self.dev;
-        self.dev = at.saturating_add(bytes).checked_next_multiple_of(ALIGN).unwrap_or(u64::MAX);
+        self.dev = aligned(at.saturating_add(bytes));
         Slice::dev(at, bytes)
     }
 
@@ -96,7 +117,7 @@ impl Maker {
 
     fn fresh_on_host(&mut self, bytes: u64) -> Slice {
         let at = self.host;
-        self.host = at.saturating_add(bytes).checked_next_multiple_of(ALIGN).unwrap_or(u64::MAX);
+        self.host = aligned(at.saturating_add(bytes));
         Slice::host(at, bytes)
     }
 
@@ -109,20 +130,19 @@ impl Maker {
         self.places.get_mut(value.index()).into_iter().for_each(|slot| *slot = Some(place));
     }
 
-    /// Gives states and inputs places on the device, and inputs and outputs slots in host memory. All but
-    /// variable states, which come first, are from `begin` on.
-    fn tables(&mut self, module: &Module, begin: u64) -> Result<(), Error> {
+    /// Gives states and inputs places on the device, and inputs and outputs slots in host memory.
+    fn tables(&mut self, module: &Module, begins: Begins) -> Result<(), Error> {
+        let [mut variable, mut constant] = [0, begins.constants];
         for index in 0..self.plan.states.len() {
             let Some(state) = self.plan.states.get(index) else { continue };
-            if !state.is_variable() {
-                self.dev = self.dev.max(begin);
-            }
+            let next = if state.is_variable() { &mut variable } else { &mut constant };
+            let resident = Slice::dev(*next, state.resident.bytes);
+            *next = next.saturating_add(aligned(resident.bytes));
             let value = named(module, "state", &state.name, &state.ty)?;
-            let resident = self.fresh(state.resident.bytes);
             self.put(value, resident);
             self.plan.states.get_mut(index).into_iter().for_each(|state| state.resident = resident);
         }
-        self.dev = self.dev.max(begin);
+        self.dev = begins.rest;
         for index in 0..self.plan.inputs.len() {
             let Some(input) = self.plan.inputs.get(index) else { continue };
             let (value, bytes) = (named(module, "input", &input.name, &input.ty)?, input.slot.bytes);
@@ -457,5 +477,15 @@ source text
             })
             .unwrap();
         assert_eq!(seen, 3);
+    }
+    /// Steps of buckets take turns in the arenas: they are as large as those of one bucket.
+    #[test]
+    fn buckets_share_their_bytes() {
+        let mut of = memc_plan::text::parse(PLAN).unwrap();
+        let bytes = |p: &Plan| (p.meta.dev_bytes, p.meta.host_bytes);
+        let alone = bytes(&plan(&of).unwrap());
+        of.buckets = vec![of.clone(), of.clone()];
+        let all = plan(&of).unwrap();
+        assert!(all.with_buckets().all(|plan| bytes(plan) == alone), "{alone:?}");
     }
 }

@@ -26,8 +26,10 @@ SHARES = (0.25, 0.5, 0.75, 0.9, 1.0, 1.25, 1.5, 2.0)
 
 
 class Server:
-    def __init__(self, args, plan):
-        command = [args.memrun, "serve", f"m={plan}", "--http", "127.0.0.1:0", "--queue", args.queue,
+    """A server of plans, each as `NAME=FILE`."""
+
+    def __init__(self, args, *plans):
+        command = [args.memrun, "serve", *plans, "--http", "127.0.0.1:0", "--queue", args.queue,
                    "--max-delay", args.max_delay, "--threads", args.threads]
         self.process = subprocess.Popen([str(word) for word in command], stdout=subprocess.PIPE, text=True)
         for line in self.process.stdout:
@@ -56,10 +58,10 @@ class Server:
         return self.process.wait(60)
 
 
-def request(server):
+def request(server, model="m"):
     """Headers and body of a request of one row, in binary."""
     inputs, tensors = [], b""
-    for port in json.loads(server.get("/v2/models/m"))["inputs"]:
+    for port in json.loads(server.get(f"/v2/models/{model}"))["inputs"]:
         shape = [1, *port["shape"][1:]]
         count = 1
         for extent in shape:
@@ -74,18 +76,19 @@ def request(server):
 
 
 class Load:
-    """Requests that arrive at given times, sent by a number of clients."""
+    """Requests that arrive at given times, sent by a number of clients, each for one of the models at random."""
 
-    def __init__(self, server, message, clients):
-        self.server, self.clients = server, clients
+    def __init__(self, server, message, clients, models=("m",)):
+        self.server, self.clients, self.models = server, clients, models
         self.headers, self.body = message
         self.lock = threading.Lock()
-        self.first = None
+        self.draw = random.Random(11)
+        self.first = {}
 
-    def ask(self, client):
+    def ask(self, client, model="m"):
         """Status of one request; 0 where the connection failed, -1 for another answer than the first."""
         try:
-            client.request("POST", "/v2/models/m/infer", self.body, self.headers)
+            client.request("POST", f"/v2/models/{model}/infer", self.body, self.headers)
             reply = client.getresponse()
             answer = reply.read()
         except (OSError, http.client.HTTPException):
@@ -93,8 +96,8 @@ class Load:
             return 0
         if reply.status == 200:
             with self.lock:
-                self.first = self.first or answer
-            if answer != self.first:
+                first = self.first.setdefault(model, answer)
+            if answer != first:
                 return -1
         return reply.status
 
@@ -110,11 +113,11 @@ class Load:
             own = []
             while True:
                 with self.lock:
-                    at = next(todo, None)
+                    at, model = next(todo, None), self.draw.choice(self.models)
                 if at is None:
                     break
                 time.sleep(max(0, start + at - time.perf_counter()))
-                status = self.ask(connection)
+                status = self.ask(connection, model)
                 own.append((time.perf_counter() - start - at, status))
             with self.lock:
                 done.extend(own)
@@ -134,7 +137,9 @@ def carried(load, seconds):
     def client():
         connection, count = load.server.connect(), 0
         while time.perf_counter() < end:
-            count += load.ask(connection) == 200
+            with load.lock:
+                model = load.draw.choice(load.models)
+            count += load.ask(connection, model) == 200
         with load.lock:
             answered.append(count)
 
@@ -179,7 +184,7 @@ def main():
         subprocess.run([str(word) for word in (
             args.memc, "compile", args.model, "--inference", "--dim", f"batch={args.batch}", "--device", "cpu",
             "--gpu-mem", args.gpu_mem, "-o", plan)], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        server = Server(args, plan)
+        server = Server(args, f"m={plan}")
         begun = server.rss()
         # Twice as many clients as may wait: else the clients, not the server, would bound the queue.
         load = Load(server, request(server), 2 * args.queue + args.batch)

@@ -15,11 +15,11 @@ mod sync;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use memc_check::{CheckError, CheckErrors, Report, check};
+use memc_check::{BucketErrors, CheckError, CheckErrors, check_buckets};
 use memc_ir::Module;
 use memc_plan::{Action, Plan};
 
-use mutate::KINDS;
+use mutate::{Edit, KINDS, Kind};
 use random::{Random, digest, mix};
 use sim::Oracle;
 
@@ -44,10 +44,23 @@ const RUNS_ACCEPTED: usize = 120;
 /// Commands of a body that get the most runs; longer ones get fewer.
 const FULL_LENGTH: usize = 200;
 
-/// A source with a plan for it.
+/// Models that are compiled for several sizes and mutated, with options that fix the step and the budget.
+const BUCKETS: [(&str, &str); 2] = [
+    (
+        "models/gen/cnn_bn.dynamic.onnx",
+        "--loss cross-entropy --optimizer momentum:lr=0.1 --dim batch=2,4 --gpu-mem peak*45% --device cpu",
+    ),
+    (
+        "models/gen/gpt_text.dynamic.onnx",
+        "--loss cross-entropy:axis=-1 --optimizer sgd:lr=0.1 --dim batch=1 --dim seq=4,8 --gpu-mem peak*60% \
+         --device cpu",
+    ),
+];
+
+/// A plan with its sources, those of its buckets behind its own.
 struct Subject {
     name: String,
-    source: Module,
+    sources: Vec<Module>,
     plan: Plan,
 }
 
@@ -57,9 +70,13 @@ fn subjects() -> Vec<Subject> {
         let mut random = Random::new(seed);
         let source = graph::random_step(&mut random);
         let plan = lower::lower(&source, &mut random);
-        Subject { name: format!("random {seed}"), source, plan }
+        Subject { name: format!("random {seed}"), sources: vec![source], plan }
     };
-    let compiled = COMPILED.iter().map(|&(model, budget, device)| compiled_subject(model, budget, device));
+    let compiled = COMPILED.iter().map(|&(model, budget, device)| {
+        let mut subject = compiled_subject(model, &["--gpu-mem", budget, "--device", device]);
+        subject.name = format!("{model} at {budget}");
+        subject
+    });
     let all: Vec<Subject> = (0..SUBJECTS).map(random_subject).chain(compiled).collect();
     let host_shadows = |plan: &Plan| plan.prologue.iter().any(|c| matches!(c.action, Action::Copy { .. }));
     assert!(all.iter().any(|x| host_shadows(&x.plan)), "in no plan a state begins a step on both sides");
@@ -68,19 +85,20 @@ fn subjects() -> Vec<Subject> {
 
 /// A committed model as the command compiles it: real schedules, with swaps, recomputation and host resident
 /// slots.
-fn compiled_subject(model: &str, budget: &str, device: &str) -> Subject {
+fn compiled_subject(model: &str, options: &[&str]) -> Subject {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let file = folder.path().join("model.plan");
     let run = std::process::Command::new(env!("CARGO_BIN_EXE_memc"))
         .current_dir(env!("CARGO_MANIFEST_DIR"))
-        .args(["compile", model, "--gpu-mem", budget, "--device", device, "-o"])
+        .args(["compile", model, "-o"])
         .arg(&file)
+        .args(options)
         .output()
         .expect("memc runs");
     assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
     let plan = memc_plan::PlanFile::open(&file).expect("a plan").plan().clone();
-    let source = memc_ir::parse(&plan.meta.source).expect("the plan's source parses");
-    Subject { name: format!("{model} at {budget}"), source, plan }
+    let source = |plan: &Plan| memc_ir::parse(&plan.meta.source).expect("the plan's source parses");
+    Subject { name: model.to_owned(), sources: plan.with_buckets().map(source).collect(), plan }
 }
 
 /// Runs for a plan, so that long plans do not take the whole test's time.
@@ -90,10 +108,10 @@ fn runs(most: usize, plan: &Plan) -> usize {
 
 /// The checker's verdict on the schedule: claims of the header are made true first, so that no mutant is
 /// rejected only because its bytes are miscounted.
-fn verdict(source: &Module, plan: &mut Plan) -> Result<Report, CheckErrors> {
+fn verdict(sources: &[Module], plan: &mut Plan) -> Result<(), CheckErrors> {
     loop {
-        let errors = match check(source, plan) {
-            Ok(report) => return Ok(report),
+        let BucketErrors { bucket, errors } = match check_buckets(sources, plan) {
+            Ok(_) => return Ok(()),
             Err(errors) => errors,
         };
         let mut corrections = Vec::new();
@@ -105,7 +123,8 @@ fn verdict(source: &Module, plan: &mut Plan) -> Result<Report, CheckErrors> {
             }
         }
         for (name, actual) in corrections {
-            *plan.meta.claims.field_mut(&name).expect("a claim of the plan") = actual;
+            let meta = &mut mutate::bucket_mut(plan, bucket).meta;
+            *meta.claims.field_mut(&name).expect("a claim of the plan") = actual;
         }
     }
 }
@@ -127,10 +146,11 @@ fn random_plans_are_accepted_and_right() {
         memc_ir::verify(&source).expect("a valid step");
         let mut plan = lower::lower(&source, &mut random);
         plan.validate().expect("a valid plan");
-        if let Err(errors) = verdict(&source, &mut plan) {
+        let sources = [source];
+        if let Err(errors) = verdict(&sources, &mut plan) {
             panic!("seed {seed}: {errors}\n{}", memc_plan::text::print(&plan));
         }
-        if let Some(failure) = Oracle::new(&source).find_failure(&plan, 40, seed) {
+        if let Some(failure) = Oracle::new(&sources).find_failure(&plan, 40, seed) {
             panic!("seed {seed}: {failure}\n{}", memc_plan::text::print(&plan));
         }
     }
@@ -138,13 +158,44 @@ fn random_plans_are_accepted_and_right() {
 
 #[test]
 fn no_wrong_mutant_is_accepted() {
+    let kinds = KINDS.iter().map(|&(name, edits)| -> BoxedKind { (name, Box::new(edits)) });
+    let (table, total) = fates(subjects(), &kinds.collect::<Vec<_>>());
+    assert!(total >= 2000 && table.len() >= 12, "{total} mutants of {} kinds", table.len());
+    compare("mutation.txt", &render(&table));
+}
+
+/// Mutants of the plan itself or of one of its buckets, in runs that go from bucket to bucket.
+#[test]
+fn no_wrong_mutant_of_buckets_is_accepted() {
+    let subjects = BUCKETS.iter().map(|(model, options)| {
+        let options: Vec<&str> = options.split_whitespace().collect();
+        compiled_subject(model, &options)
+    });
+    let in_buckets = |&(name, edits): &Kind| -> BoxedKind {
+        (name, Box::new(move |plan| mutate::in_buckets(plan, edits)))
+    };
+    let own: BoxedKind = ("move a constant", Box::new(mutate::move_constants));
+    let kinds: Vec<_> = KINDS.iter().map(in_buckets).chain([own]).collect();
+    let (table, total) = fates(subjects.collect(), &kinds);
+    assert!(total >= 500 && table.len() >= 12, "{total} mutants of {} kinds", table.len());
+    compare("buckets.txt", &render(&table));
+}
+
+/// A kind of change: its name, and all changes of that kind for a plan with its buckets.
+type BoxedKind = (&'static str, Box<dyn Fn(&Plan) -> Vec<Edit>>);
+
+/// Fates of mutants by kind, and their number. Fails where the checker accepts one that the simulator shows
+/// wrong.
+fn fates(subjects: Vec<Subject>, kinds: &[BoxedKind]) -> (BTreeMap<&'static str, Fates>, usize) {
     let mut table: BTreeMap<&str, Fates> = BTreeMap::new();
     let mut holes = Vec::new();
     let mut total = 0;
-    for mut subject in subjects() {
-        verdict(&subject.source, &mut subject.plan).expect("an accepted plan");
-        let oracle = Oracle::new(&subject.source);
-        for (kind, edits) in KINDS {
+    for mut subject in subjects {
+        verdict(&subject.sources, &mut subject.plan).expect("an accepted plan");
+        let oracle = Oracle::new(&subject.sources);
+        let failure = oracle.find_failure(&subject.plan, RUNS_REJECTED, 0);
+        assert!(failure.is_none(), "{}: {failure:?}", subject.name);
+        for (kind, edits) in kinds {
             let mut random = Random::new(mix(digest(subject.name.as_bytes()), digest(kind.as_bytes())));
             let mut edits = edits(&subject.plan);
             for n in 0..PER_KIND {
@@ -160,30 +211,33 @@ fn no_wrong_mutant_is_accepted() {
                 total += 1;
                 let fates = table.entry(kind).or_default();
                 let seed = random.next();
-                match verdict(&subject.source, &mut plan) {
-                    Ok(_) => {
-                        fates.accepted += 1;
-                        if let Some(failure) = oracle.find_failure(&plan, runs(RUNS_ACCEPTED, &plan), seed) {
-                            let text = memc_plan::text::print(&plan);
-                            holes.push(format!("{}, {kind}, {n}: {failure}\n{text}", subject.name));
-                        }
-                    }
-                    Err(errors) => {
-                        match oracle.find_failure(&plan, runs(RUNS_REJECTED, &plan), seed) {
-                            Some(_) => fates.witnessed += 1,
-                            None => fates.unwitnessed += 1,
-                        }
-                        if let Some(error) = errors.0.first() {
-                            *fates.codes.entry(error.code()).or_default() += 1;
-                        }
-                    }
+                if let Some(failure) = fates.add(&subject, &mut plan, &oracle, seed) {
+                    let text = memc_plan::text::print(&plan);
+                    holes.push(format!("{}, {kind}, {n}: {failure}\n{text}", subject.name));
                 }
             }
         }
     }
     assert!(holes.is_empty(), "{} accepted plans are wrong; the first:\n{}", holes.len(), holes[0]);
-    assert!(total >= 2000 && table.len() >= 12, "{total} mutants of {} kinds", table.len());
-    compare(&render(&table));
+    (table, total)
+}
+
+impl Fates {
+    /// Counts the fate of a mutant; says what is wrong with one that the checker accepts.
+    fn add(&mut self, of: &Subject, plan: &mut Plan, oracle: &Oracle<'_>, seed: u64) -> Option<String> {
+        let Err(errors) = verdict(&of.sources, plan) else {
+            self.accepted += 1;
+            return oracle.find_failure(plan, runs(RUNS_ACCEPTED, plan), seed);
+        };
+        match oracle.find_failure(plan, runs(RUNS_REJECTED, plan), seed) {
+            Some(_) => self.witnessed += 1,
+            None => self.unwitnessed += 1,
+        }
+        if let Some(error) = errors.0.first() {
+            *self.codes.entry(error.code()).or_default() += 1;
+        }
+        None
+    }
 }
 
 fn render(table: &BTreeMap<&str, Fates>) -> String {
@@ -211,14 +265,14 @@ fn render(table: &BTreeMap<&str, Fates>) -> String {
     text
 }
 
-fn compare(actual: &str) {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/checker/mutation.txt");
+fn compare(name: &str, actual: &str) {
+    let path = format!("{}/tests/golden/checker/{name}", env!("CARGO_MANIFEST_DIR"));
     #[allow(clippy::disallowed_methods, reason = "the one switch of the test runner")]
     let bless = std::env::var_os("MEMC_BLESS").is_some();
     if bless {
-        std::fs::write(path, actual).expect("the golden file can be written");
+        std::fs::write(&path, actual).expect("the golden file can be written");
         return;
     }
-    let expected = std::fs::read_to_string(path).unwrap_or_default();
+    let expected = std::fs::read_to_string(&path).unwrap_or_default();
     assert!(expected == actual, "{path} differs; MEMC_BLESS=1 rewrites it:\n{actual}");
 }

@@ -8,8 +8,8 @@ mod tables;
 use memc_plan::{Action, Plan, Queue, Section};
 
 use slices::{
-    each_slice, merge_slots, move_slot, retarget, reverse_copies, shift_slices, swap_operands,
-    swap_slots_from,
+    each_slice, merge_slots, move_all, move_slot, retarget, reverse_copies, shift_slices, swap_operands,
+    swap_slots_from, used_slices,
 };
 use tables::{
     change_attribute, change_index, change_init, change_launch, change_operator, halve_arena, move_resident,
@@ -67,6 +67,46 @@ pub(crate) const KINDS: &[Kind] = &[
     ("change a table index", change_index),
     ("change initial contents", change_init),
 ];
+
+/// The plan, or one of its buckets.
+pub(crate) fn bucket_mut(plan: &mut Plan, index: usize) -> &mut Plan {
+    match index.checked_sub(1) {
+        Some(index) => &mut plan.buckets[index],
+        None => plan,
+    }
+}
+
+/// Edits of the plan itself and of each of its buckets.
+pub(crate) fn in_buckets(plan: &Plan, kind: fn(&Plan) -> Vec<Edit>) -> Vec<Edit> {
+    let mut all: Vec<Edit> = Vec::new();
+    for (index, bucket) in plan.with_buckets().enumerate() {
+        for edit in kind(bucket) {
+            all.push(Box::new(move |plan| edit(bucket_mut(plan, index))));
+        }
+    }
+    all
+}
+
+/// Edits that keep a constant of one bucket in bytes that another uses, with all that reads it there.
+pub(crate) fn move_constants(plan: &Plan) -> Vec<Edit> {
+    let mut edits: Vec<Edit> = Vec::new();
+    for (index, bucket) in plan.with_buckets().enumerate() {
+        let others = plan.with_buckets().enumerate().filter(|(other, _)| *other != index);
+        let used: Vec<_> = others.flat_map(|(_, other)| used_slices(other)).collect();
+        for (s, state) in bucket.states.iter().enumerate().filter(|(_, state)| !state.is_variable()) {
+            let old = state.resident;
+            let places = used.iter().filter(|slice| slice.space == old.space && slice.offset != old.offset);
+            for offset in places.map(|slice| slice.offset) {
+                edits.push(Box::new(move |plan| {
+                    let bucket = bucket_mut(plan, index);
+                    bucket.states[s].resident.offset = offset;
+                    move_all(bucket, old, offset);
+                }));
+            }
+        }
+    }
+    edits
+}
 
 fn is_host_access(action: &Action) -> bool {
     matches!(

@@ -25,29 +25,48 @@ const MAX_STEPS: usize = 4;
 /// Value of a tensor without bytes.
 const EMPTY: u64 = 0xe;
 
-/// Results that the source graph demands, for every number of steps.
+/// Results that the source graphs of a plan and its buckets demand, for every sequence of steps.
 pub(crate) struct Oracle<'a> {
-    source: &'a Module,
-    /// By number of steps.
-    expected: Vec<Expected>,
+    sources: &'a [Module],
+    /// By the bucket of each step.
+    expected: BTreeMap<Vec<usize>, Expected>,
 }
 
 impl<'a> Oracle<'a> {
-    pub(crate) fn new(source: &'a Module) -> Oracle<'a> {
-        Oracle { source, expected: (0..=MAX_STEPS).map(|steps| evaluate(source, steps)).collect() }
+    pub(crate) fn new(sources: &'a [Module]) -> Oracle<'a> {
+        let mut sequences = vec![Vec::new()];
+        let mut begun = 0;
+        for _ in 0..MAX_STEPS {
+            let longest = begun..sequences.len();
+            begun = sequences.len();
+            for at in longest {
+                let longer = |bucket| [&sequences[at][..], &[bucket]].concat();
+                let longer: Vec<_> = (0..sources.len()).map(longer).collect();
+                sequences.extend(longer);
+            }
+        }
+        let expected = |steps: Vec<usize>| {
+            let modules = steps.iter().map(|&bucket| &sources[bucket]);
+            let results = evaluate(modules, &sources[0]);
+            (steps, results)
+        };
+        Oracle { sources, expected: sequences.into_iter().map(expected).collect() }
     }
 
     /// Looks for an order in which the plan delivers a wrong value: `Some` says what is wrong in which run.
     pub(crate) fn find_failure(&self, plan: &Plan, runs: usize, seed: u64) -> Option<String> {
-        let program = match Program::new(self.source, plan) {
+        let program = match Program::new(self.sources, plan) {
             Ok(program) => program,
             Err(what) => return Some(format!("cannot run: {what}")),
         };
         (0..runs).find_map(|run| {
             let mut random = Random::new(mix(seed, run as u64));
             let steps = if run == 0 { 2 } else { 1 + random.below(MAX_STEPS) };
-            let failure = program.run(steps, &self.expected[steps], &mut random);
-            failure.err().map(|what| format!("run {run}: {what}"))
+            let count = self.sources.len();
+            let bucket = |step| if run == 0 || count == 1 { step % count } else { random.below(count) };
+            let steps: Vec<usize> = (0..steps).map(bucket).collect();
+            let failure = program.run(&steps, &self.expected[&steps], &mut random);
+            failure.err().map(|what| format!("run {run} of buckets {steps:?}: {what}"))
         })
     }
 }
@@ -74,11 +93,14 @@ const AXES: usize = Queue::ALL.len();
 
 /// One execution of one command.
 struct Instance {
+    bucket: usize,
     section: usize,
     index: usize,
     step: usize,
     /// Tasks that end before it begins, besides its predecessor on its queue.
     after: [Option<usize>; 2],
+    /// Number of first tasks that all end before it begins.
+    barrier: usize,
 }
 
 struct Running {
@@ -88,15 +110,19 @@ struct Running {
 }
 
 impl Program {
-    /// One run of `steps` steps in a random order.
-    fn run(&self, steps: usize, expected: &Expected, random: &mut Random) -> Result<(), String> {
+    /// One run of steps of these buckets in a random order.
+    fn run(&self, steps: &[usize], expected: &Expected, random: &mut Random) -> Result<(), String> {
         let (instances, mut queues) = self.unroll(steps);
         let mut memory: Vec<Content> =
             (0..self.bounds.len()).map(|i| Content { value: mix(random.next(), i as u64), at: 0 }).collect();
         let mut done = vec![false; instances.len()];
         let mut active: [Option<Running>; AXES] = Default::default();
         let mut weights = [1usize; AXES];
+        let mut first_open = 0;
         loop {
+            while done.get(first_open) == Some(&true) {
+                first_open += 1;
+            }
             if random.one_in(48) {
                 for weight in &mut weights {
                     *weight = random.choose(&[1, 1, 6, 40, 1000]);
@@ -105,9 +131,10 @@ impl Program {
             let mut total = 0;
             let mut can = [false; AXES];
             for axis in 0..AXES {
-                let ready = queues[axis]
-                    .last()
-                    .is_some_and(|&head| instances[head].after.iter().flatten().all(|&other| done[other]));
+                let ready = queues[axis].last().is_some_and(|&head| {
+                    let Instance { after, barrier, .. } = &instances[head];
+                    *barrier <= first_open && after.iter().flatten().all(|&other| done[other])
+                });
                 can[axis] = active[axis].is_some() || ready;
                 total += if can[axis] { weights[axis] } else { 0 };
             }
@@ -134,23 +161,30 @@ impl Program {
     }
 
     /// All executions in issue order, and per queue the executions still to come, last first.
-    fn unroll(&self, steps: usize) -> (Vec<Instance>, [Vec<usize>; AXES]) {
+    fn unroll(&self, steps: &[usize]) -> (Vec<Instance>, [Vec<usize>; AXES]) {
         let mut instances = Vec::new();
         let mut queues: [Vec<usize>; AXES] = Default::default();
-        let mut events: BTreeMap<u32, usize> = BTreeMap::new();
+        let mut events: BTreeMap<(usize, u32), usize> = BTreeMap::new();
         let mut last_host = None;
-        let sections = [(0, 0)].into_iter().chain((0..steps).map(|step| (1, step))).chain([(2, steps)]);
-        for (section, step) in sections {
-            for (index, task) in self.sections[section].iter().enumerate() {
+        let prologues = (0..self.sections.len()).map(|bucket| (bucket, 0, 0));
+        let bodies = steps.iter().enumerate().map(|(step, &bucket)| (bucket, 1, step));
+        let last = steps.last().copied().unwrap_or(self.sections.len() - 1);
+        let (mut present, mut barrier) = (0, 0);
+        for (bucket, section, step) in prologues.chain(bodies).chain([(last, 2, steps.len())]) {
+            if bucket != present {
+                (present, barrier) = (bucket, instances.len());
+            }
+            for (index, task) in self.sections[bucket][section].iter().enumerate() {
                 let id = instances.len();
                 let event = match task.effect {
-                    Effect::Wait(event) => events.get(&event).copied(),
+                    Effect::Wait(event) => events.get(&(bucket, event)).copied(),
                     _ => None,
                 };
                 if let Effect::Record(event) = task.effect {
-                    events.insert(event, id);
+                    events.insert((bucket, event), id);
                 }
-                instances.push(Instance { section, index, step, after: [last_host, event] });
+                let after = [last_host, event];
+                instances.push(Instance { bucket, section, index, step, after, barrier });
                 queues[task.axis].push(id);
                 if task.axis == HOST {
                     last_host = Some(id);
@@ -164,7 +198,7 @@ impl Program {
     }
 
     fn task(&self, instance: &Instance) -> &Task {
-        &self.sections[instance.section][instance.index]
+        &self.sections[instance.bucket][instance.section][instance.index]
     }
 
     fn begin(

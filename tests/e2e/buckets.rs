@@ -3,9 +3,11 @@
 use std::path::{Path, PathBuf};
 
 use memc_plan::PlanFile;
-use memc_runtime::{Pad, Program, RunOptions, run as run_plan};
+use memc_runtime::{EvaluationOptions, Pad, Program, RunOptions, Step, Watch, run as run_plan};
 
-use crate::support::{Losses, Ran, json, memc_fails, memc_ok, number, put, run, verified};
+use crate::support::{
+    Losses, Ran, json, memc, memc_fails, memc_ok, number, put, run, saved as states_in, verified,
+};
 
 const TEXT: &str = "models/gen/gpt_text.dynamic.onnx";
 const STEP: [&str; 6] =
@@ -135,6 +137,96 @@ fn buckets_go_with_other_options() {
     assert!(made_up.losses.iter().all(|loss| loss.is_finite()));
 }
 
+/// Commands that show a plan say which bucket they show, and show the one that is asked for.
+#[test]
+fn commands_show_the_bucket_that_is_asked_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let quick = ["--effort", "0"];
+    let path = compile(folder.path(), "model.plan", "seq=8,16", &quick);
+    let plan = path.to_str().unwrap();
+    let origin = |args: &[&str]| {
+        let trace = json(&memc_ok(&[&["trace", plan][..], args].concat()));
+        trace["otherData"]["origin"].as_str().unwrap().to_owned()
+    };
+    assert!(origin(&[]).ends_with(", bucket seq=16"), "{}", origin(&[]));
+    assert!(origin(&["--bucket", "seq=8"]).ends_with(", bucket seq=8"));
+    let fails = |args: &[&str], says: &str| {
+        let text = memc_fails(2, args);
+        assert!(text.contains(says), "{text}");
+    };
+    fails(&["trace", plan, "--bucket", "seq=9"], "no bucket `seq=9`; it has seq=16, seq=8");
+
+    let text = memc_ok(&["dump", plan]);
+    let first = text.lines().next().unwrap();
+    assert!(first.ends_with(" ; seq=16") && text.contains("\nbucket ; seq=8\n"), "{first}");
+    assert_eq!(&memc_plan::text::parse(&text).unwrap(), PlanFile::open(&path).unwrap().plan());
+    let shown = json(&memc_ok(&["dump", "--json", plan]));
+    assert_eq!((&shown["bucket"], &shown["buckets"][0]["bucket"]), (&"seq=16".into(), &"seq=8".into()));
+
+    let other = compile(folder.path(), "other.plan", "seq=12,16", &quick).display().to_string();
+    let alone = compile(folder.path(), "alone.plan", "seq=8", &quick).display().to_string();
+    assert!(memc_ok(&["diff", plan, plan]).contains("equal"));
+    let differences = |args: &[&str]| {
+        let out = memc(&[&["diff"][..], args].concat());
+        assert_eq!(out.status.code(), Some(1));
+        String::from_utf8(out.stdout).unwrap()
+    };
+    let all = differences(&[plan, &other]);
+    assert!(all.contains("- bucket seq=8") && all.contains("+ bucket seq=12"), "{all}");
+    assert!(all.contains("seq=16: ~ host arena"), "the mask of another bucket takes more: {all}");
+    let one = differences(&[plan, &alone]);
+    assert!(one.contains("~ buckets seq=16 seq=8 (here seq=16) -> one size"), "{one}");
+    let own = differences(&[plan, &alone, "--bucket", "seq=8"]);
+    assert!(!own.contains("~ buckets") && !own.contains("~ source text"), "{own}");
+    fails(&["diff", &alone, &alone, "--bucket", "seq=8"], "neither plan has buckets");
+}
+
+/// Notes the means of evaluations.
+#[derive(Default)]
+struct Means(Vec<f32>);
+
+impl Watch for Means {
+    fn step(&mut self, _step: &Step) {}
+    fn evaluated(&mut self, _step: u64, means: &[(String, f32)]) {
+        self.0.extend(means.iter().map(|(_, mean)| *mean));
+    }
+    fn note(&mut self, _text: &str) {}
+    fn should_stop(&self) -> bool {
+        false
+    }
+}
+
+/// An evaluation between the steps has buckets, too. It changes no bit of the training, and its means are
+/// those of a run by itself on the saved states. Its data and that of the training need not be as long.
+#[test]
+fn evaluations_have_buckets() {
+    let folder = tempfile::tempdir().unwrap();
+    let lengths = [16, 5, 8, 11];
+    let inputs = batches(folder.path(), &lengths);
+    let plan = compile(folder.path(), "train.plan", "seq=8,16", &["--gpu-mem", "peak*60%"]);
+    let budget = format!("{}B", PlanFile::open(&plan).unwrap().plan().meta.budget_bytes);
+    let held_out = tempfile::tempdir().unwrap();
+    let held = batches(held_out.path(), &[24, 3, 9]);
+    let more = ["--evaluation", "--gpu-mem", &budget];
+    let eval = compile(folder.path(), "eval.plan", "seq=4,12,24", &more);
+    let evaluation = EvaluationOptions { plan: eval.clone(), inputs: held.clone(), every: Some(2) };
+    let saved = folder.path().join("with.st");
+    let plain = run(&plan, folder.path(), fed(&inputs, lengths.len(), 1));
+    let with = RunOptions {
+        evaluation: Some(evaluation),
+        save: Some(saved.clone()),
+        ..fed(&inputs, lengths.len(), 2)
+    };
+    let mut means = Means::default();
+    run_plan(&PlanFile::open(&plan).unwrap(), &with, &mut means).unwrap();
+    assert!(plain.states == states_in(&saved), "the training is another");
+    let alone = RunOptions { init: Some(saved), steps: None, ..fed(&held, 3, 3) };
+    let file = PlanFile::open(&eval).unwrap();
+    let report = run_plan(&file, &alone, &mut Losses::default()).unwrap();
+    assert_eq!((report.steps, means.0.len()), (3, 2));
+    assert_eq!(report.means[0].1, means.0[1]);
+}
+
 /// A dimension in front of others, such as the batch, may have buckets as well; a product of two has all
 /// pairs.
 #[test]
@@ -163,6 +255,38 @@ fn batches_have_buckets() {
     assert_eq!(names[0], "seq=16,batch=2", "the largest comes first");
     assert_eq!(names.len(), 4);
     run(&plan, folder.path(), verified(5, 1));
+}
+
+/// A limit of host memory holds for all buckets. Where there is no plan the error names the bucket.
+#[test]
+fn buckets_keep_to_the_host_memory() {
+    let folder = tempfile::tempdir().unwrap();
+    let budget = budget("seq=64", 30);
+    let plan = folder.path().join("model.plan");
+    let limited = |limit: u64| -> Vec<String> {
+        let host = format!("{limit}B");
+        let fixed = ["compile", TEXT, "-o", plan.to_str().unwrap(), "--json", "--effort", "0", "--dim"];
+        let more = ["seq=16,64", "--gpu-mem", &budget, "--host-mem", &host];
+        [&fixed[..], &more, &STEP].concat().iter().map(ToString::to_string).collect()
+    };
+    let made = |limit| {
+        let args = limited(limit);
+        json(&memc_ok(&args.iter().map(String::as_str).collect::<Vec<_>>()))
+    };
+    let swapped = |of: &serde_json::Value| number(&of["buckets"][0], "swap_out_bytes");
+    let free = made(1 << 30);
+    let took = number(&free, "host_bytes");
+    let less = made(took * 4 / 5);
+    assert!(number(&less, "host_bytes") <= took * 4 / 5, "{less} {free}");
+    assert!(0 < swapped(&less) && swapped(&less) < swapped(&free), "{less} {free}");
+    memc_ok(&["check", plan.to_str().unwrap(), "--source", TEXT]);
+    let inputs = batches(folder.path(), &[64, 10, 16, 33]);
+    run(&plan, folder.path(), fed(&inputs, 4, 5));
+    let args = limited(4096);
+    let text = memc_fails(4, &args.iter().map(String::as_str).collect::<Vec<_>>());
+    assert!(text.contains("seq=64: the plan takes ") && text.contains("--host-mem 4.00 KiB"), "{text}");
+    let hint = text.split_once("pass --host-mem ").unwrap().1.split_once("B or more").unwrap().0;
+    assert_eq!(made(hint.parse().unwrap()), free);
 }
 
 /// Wrong sizes and data are refused, with the way out.

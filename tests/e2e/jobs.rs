@@ -152,6 +152,35 @@ fn jobs_go_on_from_runs_of_their_own() {
     }
 }
 
+/// Rounds and saves go on from files of single jobs with the number of the round that they are of.
+#[test]
+fn saves_of_jobs_go_on_with_their_number() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    let jobs: [Job<'_>; 2] = [("a", FORWARD, 1), ("b", FORWARD, 2)];
+    let plan = path("joint.plan");
+    joint(&["compile"], &jobs, &["--effort", "0", "-o", plan.to_str().unwrap()]);
+    let saving = |rounds, save: &str, resume: Option<&str>| RunOptions {
+        save_every: Some(2),
+        keep: Some(9),
+        resume: resume.map(path),
+        ..synthetic(rounds, path(save))
+    };
+    run(&plan, &saving(6, "whole-{job}.st", None));
+    run(&plan, &saving(4, "s-{job}.st", None));
+    let rest = run(&plan, &saving(2, "s-{job}.st", Some("s-{job}.st")));
+    assert_eq!(rest.iter().map(|step| step.number).collect::<Vec<_>>(), [5, 6]);
+    let steps = |step: &Step| step.jobs.iter().map(|job| job.step).collect::<Vec<_>>();
+    assert_eq!(steps(&rest[1]), [6, 12]);
+    for job in ["a", "b"] {
+        assert!(saved(&path(&format!("s-{job}.st"))) == saved(&path(&format!("whole-{job}.st"))));
+        let kept = |name: &str| path(&format!("s-{job}-{name}.st")).exists();
+        assert!(kept("00000002") && !kept("00000006"), "the last round is saved in the file itself");
+    }
+    run(&plan, &saving(3, "s-{job}.st", Some("s-{job}-00000002.st")));
+    assert!(path("s-a-00000004.st").exists() && path("s-b-00000004.st").exists());
+}
+
 /// Options behind a job are its own, those before the first are for all; the checker reads the models again.
 #[test]
 fn options_of_jobs_are_their_own() {

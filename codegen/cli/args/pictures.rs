@@ -12,6 +12,10 @@ pub(crate) struct Trace {
     /// Write the trace here instead of to stdout
     #[arg(short, long, value_name = "FILE.json")]
     pub(crate) output: Option<PathBuf>,
+    /// Bucket to trace, of a plan with several, such as seq=128 [default: the one that needs most memory
+    /// unplanned]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) bucket: Option<String>,
     /// Device whose times apply: one of `memc list devices` or a profile file (.json) [default: that of the
     /// plan]
     #[arg(long, visible_alias = "profile", value_name = "PROFILE")]
@@ -34,4 +38,31 @@ pub(crate) struct Report {
     /// plan]
     #[arg(long, visible_alias = "profile", value_name = "PROFILE")]
     pub(crate) device: Option<String>,
+}
+
+#[derive(Args)]
+pub(crate) struct Dump {
+    /// The plan
+    pub(crate) plan: PathBuf,
+    /// Print one JSON object instead of text
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args)]
+pub(crate) struct Diff {
+    /// One plan
+    pub(crate) old: PathBuf,
+    /// The other
+    pub(crate) new: PathBuf,
+    /// Bucket to compare, of plans with several, such as seq=128; a plan of one size is compared as it is
+    /// [default: all of them]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) bucket: Option<String>,
+    /// Print differences of tables and commands, too
+    #[arg(long)]
+    pub(crate) all: bool,
+    /// Print one JSON object instead of text
+    #[arg(long)]
+    pub(crate) json: bool,
 }

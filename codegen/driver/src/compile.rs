@@ -228,7 +228,7 @@ pub(crate) fn meta(
 }
 
 /// Ops on the host that the user has named; none that would be chosen.
-fn asked_for(host: &HostOps) -> HostOps {
+pub(crate) fn asked_for(host: &HostOps) -> HostOps {
     if *host == HostOps::Best { HostOps::None } else { host.clone() }
 }
 

@@ -15,16 +15,25 @@ struct Kept {
     key: (Option<usize>, String, bool),
 }
 
+/// Bytes of the host arena that stay from step to step.
+pub(crate) struct KeptBytes {
+    pub(crate) all: u64,
+    /// Those of constants that not all buckets have.
+    pub(crate) own: u64,
+}
+
 /// Gives the plans, one of each bucket, host arenas that agree in what stays from step to step.
-pub(crate) fn share_host(plans: &mut [Plan], is_shared: &dyn Fn(&State) -> bool) {
+/// Each plan's arena ends where the plan itself does.
+pub(crate) fn share_host(plans: &mut [Plan], is_shared: &dyn Fn(&State) -> bool) -> KeptBytes {
     let kept: Vec<Vec<Kept>> =
         plans.iter().enumerate().map(|(bucket, plan)| kept(plan, bucket, is_shared)).collect();
     let mut places: BTreeMap<&(Option<usize>, String, bool), u64> = BTreeMap::new();
-    let mut end = 0u64;
+    let (mut end, mut own) = (0u64, 0u64);
     for Kept { from, key } in kept.iter().flatten() {
         if !places.contains_key(key) {
             places.insert(key, end);
             end = align(end.saturating_add(from.bytes));
+            own = own.saturating_add(if key.0.is_some() { align(from.bytes) } else { 0 });
         }
     }
     for (plan, kept) in plans.iter_mut().zip(&kept) {
@@ -53,6 +62,7 @@ pub(crate) fn share_host(plans: &mut [Plan], is_shared: &dyn Fn(&State) -> bool)
         });
         plan.meta.host_bytes = align(most);
     }
+    KeptBytes { all: end, own }
 }
 
 fn align(bytes: u64) -> u64 {

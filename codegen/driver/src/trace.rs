@@ -13,11 +13,20 @@ use memc_planner::{CommandIx, Job, Jobs, Timeline, Wait, Waits, simulate_issued}
 
 use crate::error::Error;
 
-/// Times of a plan's commands by the cost model, as JSON for Perfetto.
-pub fn trace(plan: &Plan, profile: &DeviceProfile) -> Result<String, Error> {
-    let Timed { spans, step_ns, .. } = timed(plan, profile)?;
-    let origin = format!("planned for {}", profile.name);
-    Ok(Trace { plan, spans: &spans, step_ns, origin: &origin }.json())
+/// Times of the commands of a plan's bucket by the cost model, as JSON for Perfetto. Of several buckets, a
+/// name chooses one; without it, it is the one that needs most memory unplanned.
+///
+/// # Errors
+/// [`Error::Plan`] for a plan that the checker would not accept, [`Error::Usage`] for a name that no bucket
+/// has.
+pub fn trace(plan: &Plan, bucket: Option<&str>, profile: &DeviceProfile) -> Result<String, Error> {
+    let index = plan.find_bucket(bucket).map_err(|error| Error::Usage(error.to_string()))?;
+    let Some(drawn) = plan.bucket(index) else {
+        return Err(Error::Internal("the plan lost a bucket".into()));
+    };
+    let Timed { spans, step_ns, .. } = timed(drawn, profile)?;
+    let origin = format!("planned for {}", profile.name) + &plan.bucket_suffix(index);
+    Ok(Trace { plan: drawn, spans: &spans, step_ns, origin: &origin }.json())
 }
 
 /// Time of a plan's step in ns by the cost model.

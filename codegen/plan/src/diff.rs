@@ -13,7 +13,7 @@ use self::align::{Edit, align};
 use crate::{Action, Command, Plan, Section};
 
 /// Differences between two plans, one line each: `-` for what is gone, `+` for what is new, `~` for what
-/// changed.
+/// changed. Of plans with buckets the bucket's name comes first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Differences {
     /// Model, options, budget, arenas, claims.
@@ -31,8 +31,57 @@ impl Differences {
     }
 }
 
-/// The differences from `old` to `new`.
+/// The differences from `old` to `new`. Buckets are compared by name; with a plan of one size, that bucket is
+/// compared which needs most memory unplanned.
 pub fn diff(old: &Plan, new: &Plan) -> Differences {
+    match (old.buckets.is_empty(), new.buckets.is_empty()) {
+        (true, true) => of_one(old, new),
+        (false, false) => of_buckets(old, new),
+        _ => {
+            let [a, b] = [old, new].map(|plan| plan.find_bucket(None).unwrap_or_default());
+            let [was, is] = [(old, a), (new, b)].map(|(plan, at)| match plan.buckets.is_empty() {
+                true => "one size".to_owned(),
+                false => format!("{} (here {})", plan.bucket_names().join(" "), name(plan, at)),
+            });
+            let mut out = of_one(old.bucket(a).unwrap_or(old), new.bucket(b).unwrap_or(new));
+            out.header.insert(0, format!("~ buckets {was} -> {is}"));
+            out
+        }
+    }
+}
+
+/// Name of a bucket.
+fn name(plan: &Plan, index: usize) -> String {
+    plan.bucket_names().into_iter().nth(index).unwrap_or_default()
+}
+
+/// The differences of plans that both have buckets.
+fn of_buckets(old: &Plan, new: &Plan) -> Differences {
+    let [was, is] = [old, new].map(Plan::bucket_names);
+    let mut out = Differences::default();
+    // A plan may have several buckets of one name.
+    let mut left: Vec<(&String, &Plan)> = is.iter().zip(new.with_buckets()).collect();
+    for (name, plan) in was.iter().zip(old.with_buckets()) {
+        let other = left.iter().position(|(other, _)| *other == name).map(|at| left.remove(at));
+        let Some((_, other)) = other else {
+            out.header.push(format!("- bucket {name}"));
+            continue;
+        };
+        let Differences { header, handling, details } = of_one(plan, other);
+        let told = |lines: Vec<String>| lines.into_iter().map(|line| format!("{name}: {line}"));
+        out.header.extend(told(header));
+        out.handling.extend(told(handling));
+        out.details.extend(told(details));
+    }
+    out.header.extend(left.iter().map(|(name, _)| format!("+ bucket {name}")));
+    if out.is_empty() && old != new {
+        out.details.push("~ only the order of buckets differs".to_owned());
+    }
+    out
+}
+
+/// The differences from `old` to `new` without their buckets.
+fn of_one(old: &Plan, new: &Plan) -> Differences {
     let mut out = Differences { handling: handling::changes(old, new), ..Differences::default() };
     header(old, new, &mut out.header);
     let mut lines = Vec::new();
@@ -45,7 +94,11 @@ pub fn diff(old: &Plan, new: &Plan) -> Differences {
     for section in Section::ALL {
         commands(section, old, new, &mut lines);
     }
-    if lines.is_empty() && out.header.is_empty() && old != new {
+    let is_same = || {
+        let [old, new] = [old, new].map(|plan| Plan { buckets: Vec::new(), ..plan.clone() });
+        old == new
+    };
+    if lines.is_empty() && out.header.is_empty() && !is_same() {
         lines.push(
             "~ only the order of options, kernels, states, inputs, outputs or tuned kernels differs"
                 .to_owned(),

@@ -2,6 +2,26 @@
 
 use std::{fmt, io, path::PathBuf};
 
+/// Error of a bucket that a plan does not have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NoBucket {
+    /// Name that was asked for.
+    pub name: String,
+    /// Names of the plan's buckets; none where the plan is of one size.
+    pub known: Vec<String>,
+}
+
+impl fmt::Display for NoBucket {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.known[..] {
+            [] => f.write_str("the plan has no buckets: leave out --bucket"),
+            known => write!(f, "the plan has no bucket `{}`; it has {}", self.name, known.join(", ")),
+        }
+    }
+}
+
+impl std::error::Error for NoBucket {}
+
 /// Error of reading, parsing or writing a plan. Messages name the place within the plan. Only
 /// [`PlanError::Io`] names the file: the caller knows which one it asked for.
 #[derive(Debug)]

@@ -17,7 +17,7 @@ mod wire;
 mod write;
 
 pub use diff::{Differences, diff};
-pub use error::PlanError;
+pub use error::{NoBucket, PlanError};
 pub use file::{PAGE, PlanFile};
 pub use memc_ir::{Slice, Space, Stream};
 pub use model::{

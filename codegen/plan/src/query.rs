@@ -2,7 +2,7 @@
 
 use memc_ir::{Slice, Space};
 
-use crate::{Action, Claims, Command, Meta, Plan, State, StateRole};
+use crate::{Action, Claims, Command, Meta, NoBucket, Plan, State, StateRole};
 
 /// One of a plan's three command lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -148,6 +148,32 @@ impl Plan {
         let all: Vec<Vec<String>> = self.with_buckets().map(sizes).collect();
         let differs = |size: &&String| all.iter().any(|own| !own.contains(size));
         all.iter().map(|own| own.iter().filter(differs).cloned().collect::<Vec<_>>().join(",")).collect()
+    }
+
+    /// Ending of a text about a bucket, such as `, bucket seq=128`; empty for a plan of one size.
+    pub fn bucket_suffix(&self, index: usize) -> String {
+        let names = self.bucket_names();
+        let name = names.get(index).filter(|_| !self.buckets.is_empty());
+        name.map_or_else(String::new, |name| format!(", bucket {name}"))
+    }
+
+    /// Index of the bucket with a name as [`Plan::bucket_names`] has it, or without one of the bucket that
+    /// needs most memory unplanned.
+    ///
+    /// # Errors
+    /// There is no such bucket.
+    pub fn find_bucket(&self, name: Option<&str>) -> Result<usize, NoBucket> {
+        let Some(name) = name else {
+            let need = |(index, plan): &(usize, &Plan)| {
+                (plan.meta.claims.unplanned_peak_bytes, std::cmp::Reverse(*index))
+            };
+            return Ok(self.with_buckets().enumerate().max_by_key(need).map_or(0, |(index, _)| index));
+        };
+        let known = if self.buckets.is_empty() { Vec::new() } else { self.bucket_names() };
+        match known.iter().position(|known| known == name) {
+            Some(index) => Ok(index),
+            None => Err(NoBucket { name: name.to_owned(), known }),
+        }
     }
 
     /// Format version of the plan's file and text: the oldest whose readers know all that the plan has.

@@ -200,6 +200,9 @@ pub(crate) struct Cli {
     /// Describe the plan instead of running it
     #[arg(long)]
     pub(crate) plan_info: bool,
+    /// Bucket that --plan-info describes, such as seq=128 [default: the one that needs most memory unplanned]
+    #[arg(hide_short_help = true, long, value_name = "NAME", requires = "plan_info")]
+    pub(crate) bucket: Option<String>,
 }
 
 /// Commands other than running a plan.

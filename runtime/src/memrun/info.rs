@@ -10,9 +10,9 @@ use crate::memrun::cli::Cli;
 use crate::memrun::report::{facts, hex};
 use crate::memrun::terminal::print;
 
-/// Describes a plan; returns the exit code.
-pub(crate) fn print_of(cli: &Cli, file: &PlanFile) -> u8 {
-    let plan = file.plan();
+/// Describes a plan, and of its buckets the one with an index; returns the exit code.
+pub(crate) fn print_of(cli: &Cli, file: &PlanFile, index: usize) -> u8 {
+    let plan = file.plan().bucket(index).unwrap_or(file.plan());
     let meta = &plan.meta;
     let body = plan.counts(Section::Body);
     let names = |names: &mut dyn Iterator<Item = &String>| names.cloned().collect::<Vec<_>>();
@@ -32,7 +32,8 @@ pub(crate) fn print_of(cli: &Cli, file: &PlanFile) -> u8 {
         }
     }
     let outputs = names(&mut plan.outputs.iter().map(|o| &o.name));
-    let buckets = if plan.buckets.is_empty() { Vec::new() } else { plan.bucket_names() };
+    let buckets = if file.plan().buckets.is_empty() { Vec::new() } else { file.plan().bucket_names() };
+    let shown = buckets.get(index);
     if cli.json {
         let mut object = facts(file);
         object.insert("producer".to_owned(), json!(meta.producer));
@@ -45,6 +46,7 @@ pub(crate) fn print_of(cli: &Cli, file: &PlanFile) -> u8 {
         object.insert("internal_inputs".to_owned(), json!(internal));
         object.insert("outputs".to_owned(), json!(outputs));
         object.insert("buckets".to_owned(), json!(buckets));
+        object.insert("bucket".to_owned(), json!(shown));
         object.insert("tuned".to_owned(), json!(plan.tuning.as_ref().map(tuned)));
         object.insert("commands".to_owned(), json!(body.commands));
         object.insert("launches".to_owned(), json!(body.launches));
@@ -52,12 +54,13 @@ pub(crate) fn print_of(cli: &Cli, file: &PlanFile) -> u8 {
         object.insert("copies_in_bytes".to_owned(), json!(body.bytes_in));
         return print(&format!("{}\n", Value::Object(object)));
     }
-    let shown = order.iter().filter_map(|name| {
+    let inputs = order.iter().filter_map(|name| {
         let (ty, copies) = fed.get(name)?;
         let each = if *copies == 1 { String::new() } else { format!(" for each of {copies} micro-steps") };
         Some(format!("{name} {ty}{each}"))
     });
-    let inputs: Vec<String> = shown.collect();
+    let inputs: Vec<String> = inputs.collect();
+    let all = shown.map(|own| format!("{} (here {own}; --bucket shows another)", buckets.join(" ")));
     let rows = [
         ("model", meta.model.clone()),
         ("plan", hex(file.content_hash())),
@@ -77,7 +80,7 @@ pub(crate) fn print_of(cli: &Cli, file: &PlanFile) -> u8 {
         ("inputs", inputs.join(", ")),
         ("set by memrun", if internal.is_empty() { "-".into() } else { internal.join(", ") }),
         ("outputs", outputs.join(", ")),
-        ("buckets", if buckets.is_empty() { "-".into() } else { buckets.join(" ") }),
+        ("buckets", all.unwrap_or_else(|| "-".into())),
         ("tuned", plan.tuning.as_ref().map_or_else(|| "-".to_owned(), tuned)),
     ];
     print(&rows.map(|(name, value)| format!("{name:<13} {value}\n")).concat())

@@ -89,8 +89,12 @@ fn replay(cli: &Cli, line: &Line) -> u8 {
         Err(error) => return failed(Error::opening(cli.plan(), error)),
     };
     if cli.plan_info {
+        let index = match file.plan().find_bucket(cli.bucket.as_deref()) {
+            Ok(index) => index,
+            Err(error) => return failed(Error::Usage(error.to_string())),
+        };
         line.close();
-        return info::print_of(cli, &file);
+        return info::print_of(cli, &file, index);
     }
     let stop = Arc::new(Stop::default());
     interrupt::end_after_step(stop.clone(), cli.save().is_some(), line);

@@ -114,6 +114,27 @@ fn plan_info_shows_the_device_and_the_parts_of_the_budget() {
     assert!(printed.contains("16.00 KiB (16,384 B), all of it for the arena\n"), "{printed}");
 }
 
+/// Of a plan with buckets the largest is described, or the one that is asked for, and its name is told.
+#[test]
+fn plan_info_is_of_one_bucket() {
+    let sized = |name: &str, peak: &str| {
+        let own = format!("option dim {name}\nbudget 16384 reserve 0");
+        let text = CLASSIFIER.replace("budget 16384 reserve 0", &own);
+        text.replace("\nkernel k0", &format!("\nclaim unplanned_peak_bytes {peak}\nkernel k0"))
+    };
+    let (first, second) = (sized("seq=8", "1"), sized("seq=16", "2"));
+    let folder = Folder::of(&format!("{}bucket\n{second}", first.replace("\nplan 1", "\nplan 3")));
+    let of = |more: &str| text(&memrun(&folder, &format!("model.plan --plan-info{more}")).stdout);
+    let row = "buckets       seq=8 seq=16 (here seq=16; --bucket shows another)\n";
+    assert!(of("").contains(row), "{}", of(""));
+    assert!(of(" --bucket seq=8").contains("(here seq=8; "));
+    let object: Value = serde_json::from_str(&of(" --json --bucket seq=8")).unwrap();
+    assert_eq!(object["bucket"], "seq=8");
+    let failed = memrun(&folder, "model.plan --plan-info --bucket seq=9");
+    assert_eq!(failed.status.code(), Some(2));
+    assert!(text(&failed.stderr).contains("no bucket `seq=9`; it has seq=8, seq=16"));
+}
+
 /// No output takes the place of the plan, of data, or of another output; a state may be saved over the one
 /// that is resumed.
 #[test]

@@ -18,6 +18,19 @@ fn slices_mut(action: &mut Action) -> Vec<&mut Slice> {
     }
 }
 
+/// The slices of a plan's commands, each once.
+pub(super) fn used_slices(plan: &Plan) -> BTreeSet<Slice> {
+    plan.commands().flat_map(|(_, _, command)| command.action.slices().copied()).collect()
+}
+
+/// Moves a slice in all commands.
+pub(super) fn move_all(plan: &mut Plan, old: Slice, offset: u64) {
+    for section in Section::ALL {
+        let slices = plan.section_mut(section).iter_mut().flat_map(|command| slices_mut(&mut command.action));
+        slices.filter(|slice| **slice == old).for_each(|slice| slice.offset = offset);
+    }
+}
+
 pub(super) fn each_slice<T: Copy + 'static>(
     plan: &Plan,
     choices: fn(&Slice) -> Vec<T>,

@@ -30,12 +30,14 @@ pub(super) fn whole(value: u64, bytes: u64) -> u64 {
     if bytes == 0 { EMPTY } else { mix(value, bytes) }
 }
 
-pub(super) fn evaluate(source: &Module, steps: usize) -> Expected {
-    let name = |v: memc_ir::ValueId| digest(source.values[v].name.as_bytes());
-    let bytes = |v: memc_ir::ValueId| source.values[v].ty.bytes();
-    let mut states: Vec<u64> = source.states.values().map(|s| name(s.value)).collect();
+/// Steps of modules with the same states, in this order; `last` has the states that are delivered.
+pub(super) fn evaluate<'a>(steps: impl Iterator<Item = &'a Module>, last: &Module) -> Expected {
+    let initial = |s: &memc_ir::State| digest(last.values[s.value].name.as_bytes());
+    let mut states: Vec<u64> = last.states.values().map(initial).collect();
     let mut outputs = Vec::new();
-    for step in 0..steps {
+    for (step, source) in steps.enumerate() {
+        let name = |v: memc_ir::ValueId| digest(source.values[v].name.as_bytes());
+        let bytes = |v: memc_ir::ValueId| source.values[v].ty.bytes();
         let mut values = vec![0u64; source.values.len()];
         for (v, value) in source.values.iter() {
             values[v.index()] = match value.def {
@@ -59,6 +61,6 @@ pub(super) fn evaluate(source: &Module, steps: usize) -> Expected {
         let next = |s: &memc_ir::State| values[s.next.unwrap_or(s.value).index()];
         states = source.states.values().map(next).collect();
     }
-    let lengths = source.states.values().map(|s| bytes(s.value));
+    let lengths = last.states.values().map(|s| last.values[s.value].ty.bytes());
     Expected { outputs, states: states.into_iter().zip(lengths).map(|(v, n)| whole(v, n)).collect() }
 }

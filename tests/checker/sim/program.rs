@@ -42,7 +42,8 @@ pub(super) struct Task {
 pub(super) struct Program {
     /// First byte of each unit and of the one after it; the host arena's units follow the device's.
     pub(super) bounds: Vec<(u64, u64)>,
-    pub(super) sections: [Vec<Task>; 3],
+    /// Sections of the plan, then of its buckets.
+    pub(super) sections: Vec<[Vec<Task>; 3]>,
 }
 
 fn axis(queue: Queue) -> usize {
@@ -58,12 +59,14 @@ struct Units {
 impl Units {
     fn new(plan: &Plan) -> Units {
         let mut units = Units { dev: vec![0], host: vec![0] };
-        let tables = (plan.states.iter().map(|s| &s.resident))
-            .chain(plan.inputs.iter().map(|i| &i.slot))
-            .chain(plan.outputs.iter().map(|o| &o.slot));
-        for slice in plan.commands().flat_map(|(_, _, c)| c.action.slices()).chain(tables) {
-            let list = if slice.space == Space::Dev { &mut units.dev } else { &mut units.host };
-            list.extend([slice.offset, slice.offset.saturating_add(slice.bytes)]);
+        for plan in plan.with_buckets() {
+            let tables = (plan.states.iter().map(|s| &s.resident))
+                .chain(plan.inputs.iter().map(|i| &i.slot))
+                .chain(plan.outputs.iter().map(|o| &o.slot));
+            for slice in plan.commands().flat_map(|(_, _, c)| c.action.slices()).chain(tables) {
+                let list = if slice.space == Space::Dev { &mut units.dev } else { &mut units.host };
+                list.extend([slice.offset, slice.offset.saturating_add(slice.bytes)]);
+            }
         }
         for list in [&mut units.dev, &mut units.host] {
             list.sort_unstable();
@@ -92,29 +95,33 @@ impl Units {
 }
 
 impl Program {
-    pub(super) fn new(source: &Module, plan: &Plan) -> Result<Program, String> {
+    /// The plan and its buckets, each with its source.
+    pub(super) fn new(sources: &[Module], plan: &Plan) -> Result<Program, String> {
         let units = Units::new(plan);
-        let kernels: Vec<Option<Meaning>> = plan.kernels.iter().map(Meaning::new).collect();
-        let mut sections = [Vec::new(), Vec::new(), Vec::new()];
-        for (list, section) in sections.iter_mut().zip(Section::ALL) {
-            for (i, command) in plan.section(section).iter().enumerate() {
-                let task = task(source, plan, &kernels, &units, section, command);
-                list.push(task.map_err(|what| format!("{section} {i} `{command}`: {what}"))?);
+        let mut all = Vec::new();
+        for (source, plan) in sources.iter().zip(plan.with_buckets()) {
+            let kernels: Vec<Option<Meaning>> = plan.kernels.iter().map(Meaning::new).collect();
+            let mut sections = [Vec::new(), Vec::new(), Vec::new()];
+            for (list, section) in sections.iter_mut().zip(Section::ALL) {
+                for (i, command) in plan.section(section).iter().enumerate() {
+                    let task = task(source, plan, &kernels, &units, section, command);
+                    list.push(task.map_err(|what| format!("{section} {i} `{command}`: {what}"))?);
+                }
             }
+            Program::check_deliveries(&sections, source)?;
+            all.push(sections);
         }
-        let program = Program { bounds: units.bounds(), sections };
-        program.check_deliveries(source)?;
-        Ok(program)
+        Ok(Program { bounds: units.bounds(), sections: all })
     }
 
-    fn check_deliveries(&self, source: &Module) -> Result<(), String> {
+    fn check_deliveries(sections: &[Vec<Task>; 3], source: &Module) -> Result<(), String> {
         for i in 0..source.outputs.len() {
-            if !self.sections[1].iter().any(|task| matches!(task.effect, Effect::Output(o) if o == i)) {
+            if !sections[1].iter().any(|task| matches!(task.effect, Effect::Output(o) if o == i)) {
                 return Err(format!("output {i} is never read"));
             }
         }
         for i in 0..source.states.len() {
-            if !self.sections[2].iter().any(|task| matches!(task.effect, Effect::State(s) if s == i)) {
+            if !sections[2].iter().any(|task| matches!(task.effect, Effect::State(s) if s == i)) {
                 return Err(format!("state {i} is never stored"));
             }
         }

@@ -41,7 +41,7 @@ pub fn page(plan: &Plan, bucket: Option<&str>, profile: &DeviceProfile) -> Resul
             "not a correct plan of its source, which `memc check` tells more of: {first}"
         )));
     }
-    let index = chosen(plan, bucket)?;
+    let index = plan.find_bucket(bucket).map_err(|error| Error::Usage(error.to_string()))?;
     let Some(drawn) = plan.bucket(index) else {
         return Err(Error::Internal("the plan lost a bucket".into()));
     };
@@ -78,25 +78,6 @@ fn filled(content: impl Fn(&str) -> String) -> String {
         rest = tail;
     }
     out + rest
-}
-
-/// Index of the bucket to draw.
-fn chosen(plan: &Plan, bucket: Option<&str>) -> Result<usize, Error> {
-    let names = plan.bucket_names();
-    match bucket {
-        Some(_) if plan.buckets.is_empty() => {
-            Err(Error::Usage("the plan has no buckets: leave out --bucket".into()))
-        }
-        Some(name) => names.iter().position(|known| known == name).ok_or_else(|| {
-            Error::Usage(format!("the plan has no bucket `{name}`; it has {}", names.join(", ")))
-        }),
-        None => {
-            let need = |(index, plan): &(usize, &Plan)| {
-                (plan.meta.claims.unplanned_peak_bytes, std::cmp::Reverse(*index))
-            };
-            Ok(plan.with_buckets().enumerate().max_by_key(need).map_or(0, |(index, _)| index))
-        }
-    }
 }
 
 /// The kind of step that a plan runs.

@@ -21,7 +21,10 @@ impl fmt::Display for PlanText<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let plan = self.0;
         let meta = &plan.meta;
-        writeln!(f, "plan {}", plan.version())?;
+        let names = plan.bucket_names();
+        let mut names = names.iter().map(|name| Label(name));
+        write!(f, "plan {}", plan.version())?;
+        names.next().map_or(Ok(()), |own| writeln!(f, "{own}"))?;
         writeln!(f, "producer {}", Text(&meta.producer))?;
         writeln!(f, "model {}", Text(&meta.model))?;
         writeln!(f, "source {}", Hash(&meta.source_hash))?;
@@ -73,7 +76,8 @@ impl fmt::Display for PlanText<'_> {
                 if line.is_empty() { writeln!(f, "  |")? } else { writeln!(f, "  | {line}")? }
             }
         }
-        plan.buckets.iter().try_for_each(|bucket| write!(f, "bucket\n{}", PlanText(bucket)))
+        let mut buckets = plan.buckets.iter().zip(names);
+        buckets.try_for_each(|(bucket, name)| write!(f, "bucket{name}\n{}", PlanText(bucket)))
     }
 }
 
