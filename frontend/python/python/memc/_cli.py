@@ -7,8 +7,9 @@ from memc import _native
 
 
 def _run(main, name):
-    # Interrupts are the command's own business, not Python's.
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    # Interrupts are the command's own business, not Python's. A signal that is ignored stays so.
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
     sys.exit(main([name, *sys.argv[1:]]))
 
 
