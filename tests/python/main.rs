@@ -1,7 +1,7 @@
 //! Runs the tests of the Python package, on the extension as built from this tree.
 //!
-//! They need a Python 3 with numpy and pytest; those of training need torch as well. `MEMC_PYTHON` names another
-//! interpreter than `python3`. What is missing is told, and is an error where CI is set.
+//! They need a Python 3 with numpy and pytest; those of training need torch as well. `MEMC_PYTHON` names
+//! another interpreter than `python3`. Missing packages are told, and are an error where CI is set.
 
 #![allow(clippy::print_stderr, reason = "what was skipped or run must be seen")]
 #![allow(clippy::disallowed_methods, reason = "a machine says by its environment what Python it has")]
