@@ -31,18 +31,13 @@ fn skip(what: &str) {
 
 /// The package with its extension, in a folder of its own.
 fn package() -> PathBuf {
-    let target = Path::new(env!("CARGO_BIN_EXE_memc")).parent().expect("a binary has a folder");
-    let profile = if target.ends_with("release") { "release" } else { "dev" };
-    let built = Command::new(env!("CARGO"))
-        .args(["build", "--locked", "--offline", "-p", "memc-python", "--profile", profile])
-        .current_dir(root())
-        .status()
-        .expect("cargo runs");
-    assert!(built.success(), "the extension does not build");
-    let folder = target.join("python-package");
+    // Cargo builds the extension for this test, and puts it beside.
+    let test = std::env::current_exe().expect("a test has a path");
+    let built = test.parent().expect("a test has a folder");
+    let folder = built.join("python-package");
     let package = folder.join("memc");
     std::fs::create_dir_all(&package).expect("a folder can be made");
-    for file in std::fs::read_dir(root().join("frontend/python/python/memc")).expect("the package is there") {
+    for file in std::fs::read_dir(root().join("python/memc")).expect("the package is there") {
         let path = file.expect("the package can be listed").path();
         let name = path.file_name().expect("a file has a name");
         if path.extension().is_some_and(|e| e == "py" || e == "pyi" || e == "typed") {
@@ -53,7 +48,7 @@ fn package() -> PathBuf {
     // A new file: one that runs must not change.
     let extension = package.join("_native.abi3.so");
     let _ = std::fs::remove_file(&extension);
-    std::fs::copy(target.join(library), extension).expect("the extension was built");
+    std::fs::copy(built.join(library), extension).expect("the extension was built");
     folder
 }
 
@@ -62,7 +57,7 @@ fn python_tests_pass() {
     if !has("numpy") || !has("pytest") {
         return skip("python3 has no numpy or no pytest");
     }
-    let tests = root().join("frontend/python/tests");
+    let tests = root().join("tests");
     let files = if has("torch") {
         vec![tests]
     } else {
