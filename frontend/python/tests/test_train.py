@@ -221,3 +221,74 @@ def test_export_for_the_command_line(tmp_path):
     module, states = memc.export_step(tmp_path / "net", model, F.cross_entropy, torch.optim.Adam(model.parameters()), batches(1)[0])
     assert module.read_text().startswith("module @Net graph")
     assert states.stat().st_size > 0
+
+
+@pytest.mark.parametrize("kind", ["momentum", "adamw"])
+def test_steps_of_two_sizes_share_a_model(kind):
+    """A smaller last batch has a step of its own; states go on from one to the other."""
+    model = Net()
+    twin = copy.deepcopy(model)
+    data = [batch for pair in zip(batches(3, 8), batches(3, 4)) for batch in pair]
+    optimizer = OPTIMIZERS[kind](model.parameters())
+    steps = {size: memc.train_step(model, F.cross_entropy, optimizer, batches(1, size)[0]) for size in (8, 4)}
+    ours = [float(steps[len(y)](x, y)) for x, y in data]
+    theirs = plain_steps(twin, OPTIMIZERS[kind](twin.parameters()), data)
+    assert ours == pytest.approx(theirs, rel=1e-4)
+    assert torch.allclose(model.norm.running_var, twin.norm.running_var, rtol=1e-4)
+
+
+def test_two_players_with_two_optimizers():
+    """Each step trains one of two networks, and sees what the other has learnt."""
+    make = lambda: nn.ModuleDict({"g": nn.Sequential(nn.Linear(4, 16), nn.Tanh(), nn.Linear(16, 6)),
+                                  "d": nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 1))})
+    players = make()
+    twin = copy.deepcopy(players)
+    judge = lambda m, noise, real: (F.softplus(m["d"](m["g"](noise).detach())) + F.softplus(-m["d"](real))).mean()
+    forge = lambda m, noise: F.softplus(-m["d"](m["g"](noise))).mean()
+    data = [(torch.randn(8, 4), torch.randn(8, 6)) for _ in range(4)]
+
+    def optimizers(m):
+        return torch.optim.Adam(m["d"].parameters(), lr=0.01), torch.optim.Adam(m["g"].parameters(), lr=0.01)
+
+    first, second = optimizers(players)
+    of_d = memc.train_step(players, None, first, data[0], compute=judge)
+    of_g = memc.train_step(players, None, second, data[0][:1], compute=forge)
+    ours = [loss for noise, real in data for loss in (float(of_d(noise, real)), float(of_g(noise)))]
+    theirs, (d, g) = [], optimizers(twin)
+    for noise, real in data:
+        for optimizer, loss in ((d, lambda: judge(twin, noise, real)), (g, lambda: forge(twin, noise))):
+            optimizer.zero_grad()
+            value = loss()
+            value.backward()
+            optimizer.step()
+            theirs.append(value.item())
+    assert ours == pytest.approx(theirs, rel=1e-4)
+
+
+def test_inputs_by_name_come_in_any_order():
+    class Named(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a = nn.Linear(4, 4)
+
+        def forward(self, left, right):
+            return {"loss": (self.a(left) - right).square().mean()}
+
+    model, x, y = Named(), torch.randn(3, 4), torch.zeros(3, 4)
+    want = model(x, y)["loss"].item()
+    step = memc.train_step(model, None, torch.optim.SGD(model.parameters(), lr=0.1), {"left": x, "right": y})
+    assert float(step(right=y, left=x)) == pytest.approx(want, rel=1e-5)
+
+
+def test_an_exported_step_compiles_with_groups(tmp_path):
+    model = Net()
+    groups = [{"params": model.conv.parameters()}, {"params": model.head.parameters(), "lr": 0.01}]
+    module, _ = memc.export_step(tmp_path / "net", model, F.cross_entropy, torch.optim.SGD(groups, lr=0.1), batches(1)[0])
+    plan = memc.compile(module.read_text(), effort=0)
+    assert [name for name, *_ in plan.inputs] == ["x", "target", "lr"]
+
+
+def test_a_model_in_evaluation_mode_is_told():
+    model = Net().eval()
+    with pytest.warns(UserWarning, match="model.train"):
+        memc.train_step(model, F.cross_entropy, torch.optim.SGD(model.parameters(), lr=0.1), batches(1)[0])

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from ._capture import Captured
+from ._errors import CaptureError
 from ._ir import Module, Type, Value, number
 from ._lower import Lowering, tensor_type
 from ._optim import Updater, clipped, groups_of
@@ -29,7 +30,8 @@ class Built:
     # Contents of states that never change and that the module does not have.
     frozen: dict[str, torch.Tensor] = field(default_factory=dict)
     outputs: list[str] = field(default_factory=list)
-    # Parameters that the step changes.
+    # Buffers that the step may change, and parameters that it changes.
+    buffers: list[str] = field(default_factory=list)
     trained: list[str] = field(default_factory=list)
     hyper: list[dict] = field(default_factory=list)
     # Structure of the outputs, and which leaves are no tensors.
@@ -70,12 +72,16 @@ def lowered(built: Built, captured: Captured, values: dict[str, Value], micro: i
 
 
 def build_training(captured: Captured, optimizer: torch.optim.Optimizer, *, name: str, accumulate: int,
-                   clip_norm: float | None, clip_value: float | None) -> Built:
-    """The step of an optimizer on the mean loss of `accumulate` micro-batches."""
+                   clip_norm: float | None, clip_value: float | None, exported: bool = False) -> Built:
+    """The step of an optimizer on the mean loss of `accumulate` micro-batches.
+
+    An exported step has one learning rate, and each group's is a multiple of it.
+    """
     m = Module(name)
     built = Built(m, {})
     names = {id(p): name for name, p in captured.parameters.items()}
     groups = groups_of(optimizer, names)
+    built.buffers = list(captured.buffers)
     built.hyper = [hyper for hyper, _ in groups]
     built.trained = [p for _, members in groups for p in members if p in captured.gradients]
     values = place_states(built, captured, set(built.trained))
@@ -96,7 +102,7 @@ def build_training(captured: Captured, optimizer: torch.optim.Optimizer, *, name
         sums = {name: m.by("div", g, float(accumulate)) for name, g in sums.items()}
     m.yields("loss", mean(m, losses), "loss")
     built.outputs = ["loss"]
-    updates(built, optimizer, groups, start, clipped(m, sums, clip_norm, clip_value))
+    updates(built, optimizer, groups, start, clipped(m, sums, clip_norm, clip_value), exported)
     return built
 
 
@@ -107,11 +113,14 @@ def mean(m: Module, values: list[Value]) -> Value:
     return total if len(values) == 1 else m.by("div", total, float(len(values)))
 
 
-def updates(built: Built, optimizer, groups, values: dict[str, Value], gradients: dict[str, Value]) -> None:
+def updates(built: Built, optimizer, groups, values: dict[str, Value], gradients: dict[str, Value], exported: bool):
     """Appends each group's updates with its own learning rate."""
+    rates = [float(group["lr"]) for group in optimizer.param_groups]
+    if exported and len(set(rates)) > 1 and rates[0] == 0.0:
+        raise CaptureError("the first parameter group has a learning rate of 0, of which the others are no multiples")
     updater = Updater(built.module, optimizer)
     for i, (hyper, members) in enumerate(groups):
-        lr = rate(built.module, i, float(optimizer.param_groups[i]["lr"]))
+        lr = rate(built.module, i, rates, exported)
         built.rates.append(lr.name)
         for name in members:
             if name in gradients:
@@ -120,10 +129,12 @@ def updates(built: Built, optimizer, groups, values: dict[str, Value], gradients
     built.optimizer = [(p, kind, state.name) for p, kinds in updater.states.items() for kind, state in kinds.items()]
 
 
-def rate(m: Module, group: int, default: float) -> Value:
-    """The learning rate of a group, an input."""
+def rate(m: Module, group: int, rates: list[float], exported: bool) -> Value:
+    """The learning rate of a group: an input, or in an exported step a multiple of the first."""
     if group == 0:
-        return m.input("lr", Type("f32", ()), feed="learning_rate", default=number(default))
+        return m.input("lr", Type("f32", ()), feed="learning_rate", default=number(rates[0]))
+    if exported:
+        return m.by("mul", m.inputs["lr"], rates[group] / rates[0]) if rates[group] != rates[0] else m.inputs["lr"]
     return m.input(f"lr.{group}", Type("f32", ()), source=f'"lr.{group}"')
 
 

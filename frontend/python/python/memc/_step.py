@@ -6,7 +6,6 @@ would have left there. Where a tensor lies in ordinary memory it *is* the step's
 
 from __future__ import annotations
 
-import copy
 import pathlib
 import warnings
 from typing import Any, Callable, Mapping
@@ -16,9 +15,8 @@ import torch.utils._pytree as pytree
 
 from . import _native
 from ._build import Built, build_forward, build_training
-from ._capture import called, capture, named_inputs
+from ._capture import capture
 from ._errors import CaptureError, DataError, InfeasibleBudget
-from ._ir import FLOATS
 from ._lower import DTYPES
 from ._optim import hyperparameters
 
@@ -59,6 +57,8 @@ class Step:
 
     def __init__(self, built: Built, plan, spec, examples: dict[str, torch.Tensor], threads: int):
         self._built, self.plan, self._spec, self._examples = built, plan, spec, examples
+        # Names of the example's inputs, where they are passed by name.
+        self._keys = list(spec.context) if spec.type is dict else []
         self._types = {value.name: value.type for value in built.module.states.values()}
         self._states: dict[str, torch.Tensor] = dict(built.tensors)
         started = {name: plain(tensor) for name, tensor in {**built.tensors, **built.frozen}.items()}
@@ -137,7 +137,7 @@ class Step:
         self._session.write(name, *span(dense))
 
     def _pull_foreign(self) -> None:
-        """Takes over parameters that the user has replaced, or that another step trains."""
+        """Takes over tensors that the user has replaced, or that another step changes."""
         for name, tensor in self._states.items():
             if name not in self._copied and tensor.data_ptr() != self._session.address(name) and tensor.numel():
                 self._write(name, tensor)
@@ -145,12 +145,17 @@ class Step:
                     self._adopt(name, tensor)
 
     def _owned(self) -> set[str]:
+        """States that this step changes. While it runs they are its memory."""
         return set()
 
     # Running.
 
-    def _feed(self, inputs) -> list[tuple[str, torch.Tensor]]:
+    def _feed(self, args: tuple, kwargs: dict) -> list[tuple[str, torch.Tensor]]:
         """Contents of the module's inputs, checked against the example's."""
+        inputs = args
+        if kwargs:
+            order = self._keys if set(kwargs) == set(self._keys) else kwargs
+            inputs = {name: kwargs[name] for name in order}
         leaves = pytree.tree_leaves(inputs)
         given = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
         if pytree.tree_structure(inputs) != self._spec or len(given) != len(self._examples):
@@ -221,14 +226,13 @@ class TrainStep(Step):
         return found
 
     def _steps_before(self) -> int:
-        """Steps that the optimizer has done."""
+        """Steps that the optimizer has done. SGD does not count them."""
         counts = {int(state["step"]) for state in self.optimizer.state.values() if "step" in state}
         if len(counts) > 1:
             raise CaptureError(f"the optimizer's parameters have done different numbers of steps ({min(counts)} to "
                                f"{max(counts)}), and a compiled step counts once; begin with a new optimizer")
-        if not counts and any("momentum_buffer" in state for state in self.optimizer.state.values()):
-            return max(1, self.steps_done)
-        return counts.pop() if counts else 0
+        begun = any(state for state in self.optimizer.state.values())
+        return counts.pop() if counts else max(int(begun), self.steps_done)
 
     def _install(self) -> None:
         """Gives the optimizer state tensors on the step's memory."""
@@ -257,7 +261,21 @@ class TrainStep(Step):
         self._install()
 
     def _owned(self) -> set[str]:
-        return set(self._built.trained)
+        return {*self._built.trained, *self._built.buffers}
+
+    def _pull_foreign(self) -> None:
+        super()._pull_foreign()
+        moved = False
+        for parameter, kind, name in self._built.optimizer:
+            have = self.optimizer.state[self._names[parameter]].get(kind)
+            if have is not self._states[name]:
+                moved = True
+                if isinstance(have, torch.Tensor):
+                    self._write(name, have)
+        if moved or int(self._counts[0]) != self.steps_done:
+            # Another step, or the optimizer itself, has made steps.
+            self._session.set_steps(self._steps_before())
+            self._install()
 
     def sync(self) -> None:
         super().sync()
@@ -277,10 +295,7 @@ class TrainStep(Step):
     def __call__(self, *args, **kwargs) -> torch.Tensor:
         """Runs one step, and returns the loss before it."""
         self._pull_foreign()
-        if int(self._counts[0]) != self.steps_done:
-            # The optimizer has made steps of its own.
-            self._session.set_steps(int(self._counts[0]))
-        self._run([*self._feed(kwargs or args), *self._rates()])
+        self._run([*self._feed(args, kwargs), *self._rates()])
         self._counts.fill_(self.steps_done)
         # Schedulers warn where no step was taken.
         self.optimizer._opt_called = True
@@ -309,7 +324,7 @@ class EvalStep(Step):
     def __call__(self, *args, **kwargs) -> Any:
         for name, tensor in self._states.items():
             self._write(name, tensor)
-        self._run(self._feed(kwargs or args))
+        self._run(self._feed(args, kwargs))
         outputs = iter(self._built.outputs)
         leaves = self._built.spec.num_leaves
         values = [self._built.fixed[i] if i in self._built.fixed else self._output(next(outputs)) for i in range(leaves)]
@@ -320,7 +335,8 @@ class EvalStep(Step):
 
 
 def normal(inputs):
-    return (inputs,) if isinstance(inputs, torch.Tensor) else inputs if isinstance(inputs, Mapping) else tuple(inputs)
+    """Example inputs as a tuple or a dictionary."""
+    return (inputs,) if isinstance(inputs, torch.Tensor) else dict(inputs) if isinstance(inputs, Mapping) else tuple(inputs)
 
 
 def trained_by(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> set[str]:
@@ -329,16 +345,19 @@ def trained_by(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> set[
     return {names[id(p)] for g in optimizer.param_groups for p in g["params"] if id(p) in names and p.requires_grad}
 
 
-def captured_training(model, loss_fn, optimizer, example_inputs, compute, accumulate, clip_grad_norm, clip_grad_value):
+def captured_training(model, loss_fn, optimizer, example_inputs, compute, accumulate, clip_grad_norm, clip_grad_value,
+                      exported: bool = False):
     """The module of a training step, and the structure of its inputs."""
     example_inputs = normal(example_inputs)
     if accumulate < 1:
         raise CaptureError(f"accumulate = {accumulate} must be at least 1")
+    if not model.training:
+        warnings.warn("the model is in evaluation mode, and trains like that; call model.train() before", stacklevel=3)
     captured = capture(model, example_inputs, loss_fn=loss_fn, compute=compute, trained=trained_by(model, optimizer))
     if not captured.gradients:
         raise CaptureError("the loss depends on none of the optimizer's parameters; check requires_grad and detach")
     built = build_training(captured, optimizer, name=type(model).__name__, accumulate=accumulate,
-                           clip_norm=clip_grad_norm, clip_value=clip_grad_value)
+                           clip_norm=clip_grad_norm, clip_value=clip_grad_value, exported=exported)
     return captured, built, pytree.tree_structure(example_inputs)
 
 
@@ -390,7 +409,7 @@ def export_step(path, model, loss_fn, optimizer, example_inputs, *, compute=None
     from safetensors.torch import save_file
 
     _, built, _ = captured_training(model, loss_fn, optimizer, example_inputs, compute, accumulate, clip_grad_norm,
-                                    clip_grad_value)
+                                    clip_grad_value, exported=True)
     base = pathlib.Path(path)
     base = base.with_suffix("") if base.suffix == ".mir" else base
     module, states = base.with_suffix(".mir"), base.with_suffix(".safetensors")
