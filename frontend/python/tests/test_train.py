@@ -292,3 +292,13 @@ def test_a_model_in_evaluation_mode_is_told():
     model = Net().eval()
     with pytest.warns(UserWarning, match="model.train"):
         memc.train_step(model, F.cross_entropy, torch.optim.SGD(model.parameters(), lr=0.1), batches(1)[0])
+
+
+def test_an_estimate_needs_no_contents():
+    with torch.device("meta"):
+        model = Net()
+    optimizer = torch.optim.Adam(model.parameters())
+    empty = memc.estimate(model, F.cross_entropy, optimizer, batches(1)[0])
+    full = Net()
+    step = memc.train_step(full, F.cross_entropy, torch.optim.Adam(full.parameters()), batches(1)[0])
+    assert empty == step.unplanned_peak == memc.estimate(full, F.cross_entropy, torch.optim.Adam(full.parameters()), batches(1)[0])

@@ -170,7 +170,9 @@ def capture(model: torch.nn.Module, example_inputs, *, loss_fn: Callable | None 
             return tuple(map(from_functional, [*results, *grads, *(bufs[n] for n in buffers)]))
 
     mode = FakeTensorMode(allow_non_fake_inputs=True)
-    fake = lambda x: torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    # A module without contents, on the device meta, is captured as one on the CPU.
+    device = lambda x: "cpu" if x.device.type == "meta" else x.device
+    fake = lambda x: torch.empty(x.shape, dtype=x.dtype, device=device(x))
     try:
         with torch.random.fork_rng(devices=[]), capturing(), mode:
             given = [{n: fake(t) for n, t in group.items()} for group in (parameters, buffers, tensors)]
