@@ -98,7 +98,7 @@ impl PlanFile {
     /// A plan with its initial data, as if it were written to a file and opened.
     ///
     /// # Errors
-    /// Those of [`write`], without the file system's, and of [`PlanFile::open`].
+    /// Those of [`write()`], without the file system's, and of [`PlanFile::open`].
     pub fn in_memory(plan: &Plan, data: &mut dyn InitialData) -> Result<PlanFile, PlanError> {
         plan.validate()?;
         let mut bytes = io::Cursor::new(Vec::new());

@@ -1,7 +1,7 @@
 //! The compiler and the runtime as the Python module `memc._native`.
 //!
-//! A step in the IR's text form becomes a [`plan::Plan`], and a plan that runs a [`session::Session`]. Data
-//! goes in and out as addresses and lengths; [`memory`] says who answers for them. How a PyTorch module
+//! A step in the IR's text form becomes a `Plan`, and a plan that runs a `Session`. Data
+//! goes in and out as addresses and lengths; `memory` says who answers for them. How a PyTorch module
 //! becomes IR text is the business of the package's Python files.
 //!
 //! Python's lock is released while anything is compiled or run. No panic leaves the module: it becomes
