@@ -64,10 +64,13 @@ fn python_tests_pass() {
         skip("python3 has no torch, so training is not tested");
         vec![tests.join("test_native.py")]
     };
+    let others = std::env::var_os("PYTHONPATH").unwrap_or_default();
+    let paths = [package()].into_iter().chain(std::env::split_paths(&others));
+    let paths = std::env::join_paths(paths).expect("folders have no colons");
     let status = python()
         .args(["-W", "ignore", "-m", "pytest", "-q", "-p", "no:cacheprovider"])
         .args(files)
-        .env("PYTHONPATH", package())
+        .env("PYTHONPATH", paths)
         .env("PYTHONDONTWRITEBYTECODE", "1")
         .status()
         .expect("Python runs");
