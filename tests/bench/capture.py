@@ -72,8 +72,6 @@ def one(case):
     start = copy.deepcopy(model.state_dict())
     row = {"model": case}
     labels, loss, _ = models.goal(torch, kind, model(*args).detach())
-    if kind == "mse":
-        labels = labels.to(model(*args).dtype)
     inputs = (*args, labels) if labels is not None else args
     rate, want, after = models.trained(torch, model, start, args, loss, STEPS)
     begun = time.monotonic()

@@ -113,7 +113,7 @@ def embedding_bag(input, weight, offsets=None, max_norm=None, norm_type=2.0, sca
     if offsets is not None or max_norm is not None or padding_idx is not None or input.ndim != 2:
         raise NotImplementedError("embedding_bag takes a matrix of indices, one bag a row, without offsets, max_norm and "
                                   "padding_idx")
-    rows = functional.embedding(input, weight)
+    rows = functional.embedding(input, weight, scale_grad_by_freq=scale_grad_by_freq)
     if per_sample_weights is not None:
         rows = rows * per_sample_weights.unsqueeze(-1)
     return {"mean": lambda: rows.mean(1), "sum": lambda: rows.sum(1), "max": lambda: rows.amax(1)}[mode]()

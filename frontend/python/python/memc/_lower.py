@@ -95,13 +95,6 @@ class Lowering:
             dtype = "bool" if isinstance(arg, bool) else "i64" if isinstance(arg, int) else "f32"
         return self.m.scalar(arg, dtype)
 
-    def number(self, node: Node, at: int, default=None):
-        """An argument that must not be a tensor."""
-        arg = node.args[at] if at < len(node.args) else default
-        if isinstance(arg, Node):
-            raise self.refuse(node, "an argument depends on data")
-        return arg
-
     def arg(self, node: Node, at: int, name: str, default=None):
         """An argument by place or name."""
         return node.args[at] if at < len(node.args) else node.kwargs.get(name, default)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import operator
-
 from torch.fx import Node
 
 from ._ir import Type, Value, broadcast
@@ -192,11 +190,15 @@ def dropout(cx, node):
     return cx.m.op("dropout", [cx.value(x), cx.m.step()], cx.type(node), ratio=float(ratio), seed=0, stream=stream)
 
 
+def floats(cx: Lowering, node: Node, kind: str, **attrs) -> Value:
+    """Random `f32` of the node's shape, new ones in each step."""
+    shape = cx.type(node).shape
+    return cx.m.op(kind, [cx.m.step()], Type("f32", shape), seed=0, stream=cx.m.stream(), shape=shape, **attrs)
+
+
 def drawn(cx: Lowering, node: Node, kind: str, **attrs) -> Value:
-    """Random floats of the node's type, new ones in each step."""
-    type = cx.type(node)
-    y = cx.m.op(kind, [cx.m.step()], Type("f32", type.shape), seed=0, stream=cx.m.stream(), shape=type.shape, **attrs)
-    return cx.m.cast(y, type.dtype)
+    """Random numbers of the node's type, new ones in each step."""
+    return cx.m.cast(floats(cx, node, kind, **attrs), cx.type(node).dtype)
 
 
 @rule("rand.default", "rand_like.default")
@@ -229,19 +231,14 @@ def bernoulli_p(cx, node):
 
 @rule("bernoulli.default")
 def bernoulli(cx, node):
-    odds = cx.value(node.args[0], "f32")
-    uniform = cx.m.op("random_uniform", [cx.m.step()], odds.type, seed=0, stream=cx.m.stream(), shape=odds.type.shape,
-                      low=0.0, high=1.0)
-    return cx.m.cast(cx.m.compare("less", uniform, odds), cx.type(node).dtype)
+    hit = cx.m.compare("less", floats(cx, node, "random_uniform", low=0.0, high=1.0), cx.value(node.args[0], "f32"))
+    return cx.m.cast(hit, cx.type(node).dtype)
 
 
 @rule("randint.low", "randint.default", "randint_like.low_dtype", "randint_like.default")
 def randint(cx, node):
-    low, high = (0, node.args[-1] if "like" in str(node.target) else node.args[0]) if "default" in str(node.target) \
-        else (node.args[-2], node.args[-1]) if "like" in str(node.target) else node.args[:2]
-    type = cx.type(node)
-    span = operator.sub(high, low)
-    y = cx.m.op("random_uniform", [cx.m.step()], Type("f32", type.shape), seed=0, stream=cx.m.stream(), shape=type.shape,
-                low=0.0, high=float(span))
-    y = cx.m.binary("min", cx.m.unary("floor", y), cx.m.scalar(float(span - 1), "f32"))
-    return cx.m.by("add", cx.m.cast(y, type.dtype), low)
+    first = 1 if "like" in str(node.target) else 0
+    low, high = node.args[first:first + 2] if "low" in str(node.target) else (0, node.args[first])
+    y = cx.m.unary("floor", floats(cx, node, "random_uniform", low=0.0, high=float(high - low)))
+    y = cx.m.binary("min", y, cx.m.scalar(float(high - low - 1), "f32"))
+    return cx.m.by("add", cx.m.cast(y, cx.type(node).dtype), low)

@@ -6,8 +6,6 @@ names and shapes. Learning rates are inputs of the step; all else is fixed when 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 
 from ._errors import CaptureError
@@ -17,15 +15,6 @@ from ._ir import Module, Type, Value
 IGNORED = {"params", "lr", "foreach", "fused", "capturable", "differentiable", "initial_lr", "param_names"}
 KINDS = {torch.optim.SGD: "sgd", torch.optim.Adam: "adam", torch.optim.AdamW: "adam", torch.optim.Adagrad: "adagrad",
          torch.optim.RMSprop: "rmsprop"}
-
-
-@dataclass
-class Update:
-    """An optimizer's state tensors in a module: `states[parameter][PyTorch's name]`."""
-
-    states: dict[str, dict[str, Value]]
-    # Whether PyTorch counts the steps of each parameter.
-    counts: bool
 
 
 def groups_of(optimizer: torch.optim.Optimizer, names: dict[int, str]) -> list[tuple[dict, list[str]]]:

@@ -10,36 +10,25 @@ import pathlib
 import warnings
 from typing import Any, Callable, Mapping
 
+import numpy
 import torch
 import torch.utils._pytree as pytree
 
 from . import _native
 from ._build import Built, build_forward, build_training
 from ._capture import capture
-from ._errors import CaptureError, DataError, InfeasibleBudget
+from ._errors import CaptureError, DataError
 from ._lower import DTYPES
 from ._optim import hyperparameters
 
 TORCH = {name: dtype for dtype, name in DTYPES.items()}
 
 
-class Memory:
-    """A state's bytes in ordinary memory, for `torch.as_tensor`. Keeps the session alive."""
-
-    def __init__(self, session, address: int, type):
-        self.session = session
-        typestr = {"f32": "<f4", "f16": "<f2", "bf16": "<i2", "i32": "<i4", "i64": "<i8", "i8": "|i1", "u8": "|u1",
-                   "bool": "|b1"}[type.dtype]
-        self.__array_interface__ = {"shape": type.shape, "typestr": typestr, "data": (address, False), "version": 3}
-
-
-def viewed(session, address: int, type) -> torch.Tensor:
-    """A tensor on a state's memory."""
+def viewed(session, name: str, type) -> torch.Tensor:
+    """A tensor on a state's memory, which stays there as long as the tensor."""
     if type.elements == 0:
         return torch.empty(type.shape, dtype=TORCH[type.dtype])
-    import numpy
-
-    tensor = torch.from_numpy(numpy.asarray(Memory(session, address, type)))
+    tensor = torch.from_numpy(numpy.asarray(session.view(name)))
     return tensor.view(torch.bfloat16) if type.dtype == "bf16" else tensor
 
 
@@ -112,7 +101,7 @@ class Step:
             self._copied.append(name)
             return
         with torch.no_grad():
-            tensor.data = viewed(self._session, address, self._types[name])
+            tensor.data = viewed(self._session, name, self._types[name])
 
     def _is_shared(self, name: str, tensor: torch.Tensor) -> bool:
         return name not in self._copied and tensor.data_ptr() == (self._session.address(name) or -1)
@@ -247,7 +236,7 @@ class TrainStep(Step):
                     self._copied.append(name)
                 self._session.read(name, *span(state[kind]))
             else:
-                state[kind] = viewed(self._session, address, self._types[name])
+                state[kind] = viewed(self._session, name, self._types[name])
             self._states[name] = state[kind]
         if counts:
             for name, count in zip(self._built.trained, self._counts):
@@ -395,12 +384,7 @@ def eval_step(model: torch.nn.Module, example_inputs, *, budget: str | int | Non
 
 def compiled(built: Built, budget, device: str, options: dict):
     budget = f"{budget}B" if isinstance(budget, int) else budget
-    try:
-        return _native.compile(str(built.module), budget=budget, device=device, name=built.module.name, **options)
-    except InfeasibleBudget as error:
-        # The hint is for the command line.
-        error.args = (str(error).replace("--gpu-mem ", "budget="),)
-        raise
+    return _native.compile(str(built.module), budget=budget, device=device, name=built.module.name, **options)
 
 
 def export_step(path, model, loss_fn, optimizer, example_inputs, *, compute=None, accumulate: int = 1,
