@@ -53,6 +53,8 @@ class Step:
         started = {name: plain(tensor) for name, tensor in {**built.tensors, **built.frozen}.items()}
         started |= {name: plain(tensor) for name, tensor in self._optimizer_tensors().items()}
         self._session = plan.start({name: span(tensor) for name, tensor in started.items()}, threads=threads)
+        # Where each state lies; it stays there. `None`: not in one place of ordinary memory.
+        self._addresses = {name: self._session.address(name) for name in self._types}
         # States whose tensors are copied, not shared.
         self._copied: list[str] = []
         for name in built.tensors:
@@ -96,7 +98,7 @@ class Step:
 
     def _adopt(self, name: str, tensor: torch.Tensor) -> None:
         """Lets a tensor of the user be the state's memory, or notes that it is copied."""
-        address = self._session.address(name)
+        address = self._addresses[name]
         if address is None or tensor.device.type != "cpu":
             self._copied.append(name)
             return
@@ -104,7 +106,7 @@ class Step:
             tensor.data = viewed(self._session, name, self._types[name])
 
     def _is_shared(self, name: str, tensor: torch.Tensor) -> bool:
-        return name not in self._copied and tensor.data_ptr() == (self._session.address(name) or -1)
+        return name not in self._copied and tensor.data_ptr() == (self._addresses[name] or -1)
 
     def sync(self) -> None:
         """Brings states that are not in ordinary memory to the user's tensors."""
@@ -128,7 +130,7 @@ class Step:
     def _pull_foreign(self) -> None:
         """Takes over tensors that the user has replaced, or that another step changes."""
         for name, tensor in self._states.items():
-            if name not in self._copied and tensor.data_ptr() != self._session.address(name) and tensor.numel():
+            if name not in self._copied and tensor.data_ptr() != self._addresses[name] and tensor.numel():
                 self._write(name, tensor)
                 if name in self._owned():
                     self._adopt(name, tensor)
@@ -229,7 +231,7 @@ class TrainStep(Step):
         counts = type(self.optimizer) is not torch.optim.SGD
         for parameter, kind, name in self._built.optimizer:
             state = self.optimizer.state[self._names[parameter]]
-            address = self._session.address(name)
+            address = self._addresses[name]
             if address is None:
                 state[kind] = torch.empty(self._types[name].shape, dtype=TORCH[self._types[name].dtype])
                 if name not in self._copied:
