@@ -11,6 +11,7 @@
 //!
 //! `CUDNN_TENSOR_OP_MATH_ALLOW_CONVERSION` is never taken: it rounds `f32` to 16 bits.
 
+mod functions;
 mod handles;
 mod offers;
 
@@ -32,41 +33,6 @@ use handles::{
     window,
 };
 use offers::{Offer, Rules};
-
-/// Functions that are called.
-const SYMBOLS: &[&str] = &[
-    "cudnnActivationForward",
-    "cudnnAddTensor",
-    "cudnnConvolutionBackwardData",
-    "cudnnConvolutionBackwardFilter",
-    "cudnnConvolutionBiasActivationForward",
-    "cudnnConvolutionForward",
-    "cudnnCreate",
-    "cudnnCreateActivationDescriptor",
-    "cudnnCreateConvolutionDescriptor",
-    "cudnnCreateFilterDescriptor",
-    "cudnnCreateTensorDescriptor",
-    "cudnnDestroy",
-    "cudnnDestroyActivationDescriptor",
-    "cudnnDestroyConvolutionDescriptor",
-    "cudnnDestroyFilterDescriptor",
-    "cudnnDestroyTensorDescriptor",
-    "cudnnGetConvolutionBackwardDataAlgorithm_v7",
-    "cudnnGetConvolutionBackwardDataWorkspaceSize",
-    "cudnnGetConvolutionBackwardFilterAlgorithm_v7",
-    "cudnnGetConvolutionBackwardFilterWorkspaceSize",
-    "cudnnGetConvolutionForwardAlgorithm_v7",
-    "cudnnGetConvolutionForwardWorkspaceSize",
-    "cudnnGetErrorString",
-    "cudnnGetLastErrorString",
-    "cudnnSetActivationDescriptor",
-    "cudnnSetConvolution2dDescriptor",
-    "cudnnSetConvolutionGroupCount",
-    "cudnnSetConvolutionMathType",
-    "cudnnSetFilter4dDescriptor",
-    "cudnnSetStream",
-    "cudnnSetTensor4dDescriptor",
-];
 
 /// Algorithms that the heuristic is asked for: more than there are.
 const MOST: usize = 16;
@@ -116,7 +82,7 @@ macro_rules! choose {
         // SAFETY: everything that is passed exists; there is room for as many results as are asked for, and
         // each is an `Offer` in numbers.
         let status = unsafe {
-            sys::$heuristic($($asked),*, MOST as i32, &mut count, found.as_mut_ptr().cast())
+            functions::$heuristic($($asked),*, MOST as i32, &mut count, found.as_mut_ptr().cast())
         };
         planned(stringify!($heuristic), status)?;
         let (mut chosen, mut least, mut why) = (Vec::new(), None, Reason::Nothing);
@@ -131,7 +97,7 @@ macro_rules! choose {
             // The arithmetic is part of the algorithm, also when it runs.
             let sized = set_math(window, math).and_then(|()| {
                 // SAFETY: everything that is passed exists; a number to write.
-                planned(stringify!($size), unsafe { sys::$size($($sized),*, algorithm, &mut bytes) })
+                planned(stringify!($size), unsafe { functions::$size($($sized),*, algorithm, &mut bytes) })
             });
             match sized {
                 Ok(()) if bytes <= rules.workspace => {
@@ -159,12 +125,13 @@ pub(crate) struct Dnn {
 impl Dnn {
     /// Starts it in the current context, on a stream.
     pub(crate) fn start(stream: *mut c_void) -> Result<Dnn, GpuError> {
-        require(Component::Cudnn, SYMBOLS)?;
+        require(Component::Cudnn, functions::SYMBOLS)?;
+        functions::load()?;
         // SAFETY: a handle to write; a context is current.
-        let create = |handle| started("cudnnCreate", unsafe { sys::cudnnCreate(handle) });
-        let handle = Handle::new(create, sys::cudnnDestroy)?;
+        let create = |handle| started("cudnnCreate", unsafe { functions::cudnnCreate(handle) });
+        let handle = Handle::new(create, functions::cudnnDestroy)?;
         // SAFETY: both exist, and the stream outlives the library.
-        started("cudnnSetStream", unsafe { sys::cudnnSetStream(handle.pointer, stream.cast()) })?;
+        started("cudnnSetStream", unsafe { functions::cudnnSetStream(handle.pointer, stream.cast()) })?;
         Ok(Dnn { handle })
     }
 
@@ -275,7 +242,7 @@ impl Dnn {
                 // the stream has run dry.
                 #[rustfmt::skip]
                 let status = unsafe {
-                    sys::cudnnConvolutionBackwardData(
+                    functions::cudnnConvolutionBackwardData(
                         lib, one, wd, second, yd, first, cd, algorithm, scratch, bytes, zero, xd, third,
                     )
                 };
@@ -285,7 +252,7 @@ impl Dnn {
                 // SAFETY: as above.
                 #[rustfmt::skip]
                 let status = unsafe {
-                    sys::cudnnConvolutionBackwardFilter(
+                    functions::cudnnConvolutionBackwardFilter(
                         lib, one, xd, second, yd, first, cd, algorithm, scratch, bytes, zero, wd, third,
                     )
                 };
@@ -307,7 +274,7 @@ impl Dnn {
         // SAFETY: as in `run`.
         #[rustfmt::skip]
         let status = unsafe {
-            sys::cudnnConvolutionForward(
+            functions::cudnnConvolutionForward(
                 lib, one, xd, x, wd, w, cd, algorithm, scratch, f.workspace, zero, yd, y,
             )
         };
@@ -330,7 +297,7 @@ impl Dnn {
             // SAFETY: as in `run`.
             #[rustfmt::skip]
             let status = unsafe {
-                sys::cudnnConvolutionBiasActivationForward(
+                functions::cudnnConvolutionBiasActivationForward(
                     lib, one, xd, x, wd, w, cd, algorithm, scratch, f.workspace, zero,
                     yd, y, bd, b, relu.pointer, yd, y,
                 )
@@ -342,11 +309,11 @@ impl Dnn {
         }
         self.forward(f, algorithm, [x, w, y], scratch)?;
         // SAFETY: as in `run`.
-        done("cudnnAddTensor", unsafe { sys::cudnnAddTensor(lib, one, bd, b, one, yd, y) })?;
+        done("cudnnAddTensor", unsafe { functions::cudnnAddTensor(lib, one, bd, b, one, yd, y) })?;
         let Some(relu) = &f.relu else { return Ok(()) };
         // SAFETY: as in `run`; the result may lie where the operand is.
         done("cudnnActivationForward", unsafe {
-            sys::cudnnActivationForward(lib, relu.pointer, one, yd, y, zero, yd, y)
+            functions::cudnnActivationForward(lib, relu.pointer, one, yd, y, zero, yd, y)
         })
     }
 }

@@ -2,8 +2,9 @@
 //!
 //! Each library is opened by name first, which asks the dynamic loader (`LD_LIBRARY_PATH`, its cache), and
 //! then in the folders of [`Search`], in order. glibc answers a later request for the same name with a
-//! library that is already open, so that one opened here by path is the one that the bindings get. Libraries
-//! are never closed, except those that turn out to be broken.
+//! library that is already open, so that one opened here by path is the one that the bindings get. Of cuDNN the
+//! copy that the process has already, such as PyTorch's, comes before all others. Libraries are never closed,
+//! except those that turn out to be broken.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -209,6 +210,13 @@ fn major(version: &str) -> Option<u32> {
 
 /// Opens a library; `cuda` is the major version of CUDA that the driver supports, where that is known.
 fn open(component: Component, folders: &[PathBuf], cuda: Option<u32>) -> Result<Library, NotFound> {
+    // Of a library with parts the process must have one copy: the parts are found by name.
+    let open = if component.parts().is_empty() { None } else { mapped(component) };
+    if let Some(path) = open
+        && let Ok(handle) = open_file(&path)
+    {
+        return whole(component, path, handle, cuda);
+    }
     for name in component.files().iter().map(Path::new) {
         if let Ok(handle) = open_file(name) {
             // The bindings open it by this name, too: no other can take its place.

@@ -5,6 +5,7 @@ use std::ffi::{CStr, c_char};
 use cudarc::cudnn::sys::{self, cudnnDataType_t as Type, cudnnMathType_t as Math, cudnnStatus_t as Status};
 use memc_cuda::Convolution;
 
+use super::functions;
 use crate::library::{Handle, Refusal, failed, unusable};
 use crate::{Component, GpuError};
 
@@ -20,8 +21,8 @@ fn text(status: Status) -> String {
     // SAFETY: the name is a constant text; of the other text the library writes as much as there is room for,
     // and ends it.
     let (name, last) = unsafe {
-        sys::cudnnGetLastErrorString(last.as_mut_ptr(), last.len());
-        (CStr::from_ptr(sys::cudnnGetErrorString(status)), CStr::from_ptr(last.as_ptr()))
+        functions::cudnnGetLastErrorString(last.as_mut_ptr(), last.len());
+        (CStr::from_ptr(functions::cudnnGetErrorString(status)), CStr::from_ptr(last.as_ptr()))
     };
     let (name, last) = (name.to_string_lossy(), last.to_string_lossy());
     match last.lines().next() {
@@ -72,13 +73,14 @@ pub(super) fn is_refusal(status: Status) -> bool {
 /// A dense tensor.
 #[allow(unsafe_code, reason = "cuDNN is a C library")]
 pub(super) fn tensor(element: Type, [n, c, h, w]: [i32; 4]) -> Result<Tensor, Refusal> {
-    // SAFETY: a handle to write.
-    let create =
-        |desc| planned("cudnnCreateTensorDescriptor", unsafe { sys::cudnnCreateTensorDescriptor(desc) });
-    let tensor = Handle::new(create, sys::cudnnDestroyTensorDescriptor)?;
+    let create = |desc| {
+        // SAFETY: a handle to write.
+        planned("cudnnCreateTensorDescriptor", unsafe { functions::cudnnCreateTensorDescriptor(desc) })
+    };
+    let tensor = Handle::new(create, functions::cudnnDestroyTensorDescriptor)?;
     let order = sys::cudnnTensorFormat_t::CUDNN_TENSOR_NCHW;
     // SAFETY: the descriptor exists.
-    let status = unsafe { sys::cudnnSetTensor4dDescriptor(tensor.pointer, order, element, n, c, h, w) };
+    let status = unsafe { functions::cudnnSetTensor4dDescriptor(tensor.pointer, order, element, n, c, h, w) };
     planned("cudnnSetTensor4dDescriptor", status)?;
     Ok(tensor)
 }
@@ -86,13 +88,14 @@ pub(super) fn tensor(element: Type, [n, c, h, w]: [i32; 4]) -> Result<Tensor, Re
 /// Dense weights.
 #[allow(unsafe_code, reason = "cuDNN is a C library")]
 pub(super) fn weight(element: Type, [k, c, h, w]: [i32; 4]) -> Result<Weight, Refusal> {
-    // SAFETY: a handle to write.
-    let create =
-        |desc| planned("cudnnCreateFilterDescriptor", unsafe { sys::cudnnCreateFilterDescriptor(desc) });
-    let weight = Handle::new(create, sys::cudnnDestroyFilterDescriptor)?;
+    let create = |desc| {
+        // SAFETY: a handle to write.
+        planned("cudnnCreateFilterDescriptor", unsafe { functions::cudnnCreateFilterDescriptor(desc) })
+    };
+    let weight = Handle::new(create, functions::cudnnDestroyFilterDescriptor)?;
     let order = sys::cudnnTensorFormat_t::CUDNN_TENSOR_NCHW;
     // SAFETY: the descriptor exists.
-    let status = unsafe { sys::cudnnSetFilter4dDescriptor(weight.pointer, element, order, k, c, h, w) };
+    let status = unsafe { functions::cudnnSetFilter4dDescriptor(weight.pointer, element, order, k, c, h, w) };
     planned("cudnnSetFilter4dDescriptor", status)?;
     Ok(weight)
 }
@@ -102,18 +105,30 @@ pub(super) fn weight(element: Type, [k, c, h, w]: [i32; 4]) -> Result<Weight, Re
 pub(super) fn window(c: &Convolution) -> Result<Window, Refusal> {
     let create = |desc| {
         // SAFETY: a handle to write.
-        planned("cudnnCreateConvolutionDescriptor", unsafe { sys::cudnnCreateConvolutionDescriptor(desc) })
+        planned("cudnnCreateConvolutionDescriptor", unsafe {
+            functions::cudnnCreateConvolutionDescriptor(desc)
+        })
     };
-    let window = Handle::new(create, sys::cudnnDestroyConvolutionDescriptor)?;
+    let window = Handle::new(create, functions::cudnnDestroyConvolutionDescriptor)?;
     let ([top, left], [down, across], [dh, dw]) = (c.pads, c.strides, c.dilations);
     let (mode, sums) = (sys::cudnnConvolutionMode_t::CUDNN_CROSS_CORRELATION, Type::CUDNN_DATA_FLOAT);
     // SAFETY: the descriptor exists.
     let status = unsafe {
-        sys::cudnnSetConvolution2dDescriptor(window.pointer, top, left, down, across, dh, dw, mode, sums)
+        functions::cudnnSetConvolution2dDescriptor(
+            window.pointer,
+            top,
+            left,
+            down,
+            across,
+            dh,
+            dw,
+            mode,
+            sums,
+        )
     };
     planned("cudnnSetConvolution2dDescriptor", status)?;
     // SAFETY: as above.
-    let status = unsafe { sys::cudnnSetConvolutionGroupCount(window.pointer, c.groups) };
+    let status = unsafe { functions::cudnnSetConvolutionGroupCount(window.pointer, c.groups) };
     planned("cudnnSetConvolutionGroupCount", status)?;
     Ok(window)
 }
@@ -123,13 +138,15 @@ pub(super) fn window(c: &Convolution) -> Result<Window, Refusal> {
 pub(super) fn relu() -> Result<Activation, Refusal> {
     let create = |desc| {
         // SAFETY: a handle to write.
-        planned("cudnnCreateActivationDescriptor", unsafe { sys::cudnnCreateActivationDescriptor(desc) })
+        planned("cudnnCreateActivationDescriptor", unsafe {
+            functions::cudnnCreateActivationDescriptor(desc)
+        })
     };
-    let relu = Handle::new(create, sys::cudnnDestroyActivationDescriptor)?;
+    let relu = Handle::new(create, functions::cudnnDestroyActivationDescriptor)?;
     let mode = sys::cudnnActivationMode_t::CUDNN_ACTIVATION_RELU;
     let nan = sys::cudnnNanPropagation_t::CUDNN_PROPAGATE_NAN;
     // SAFETY: the descriptor exists.
-    let status = unsafe { sys::cudnnSetActivationDescriptor(relu.pointer, mode, nan, 0.0) };
+    let status = unsafe { functions::cudnnSetActivationDescriptor(relu.pointer, mode, nan, 0.0) };
     planned("cudnnSetActivationDescriptor", status)?;
     Ok(relu)
 }
@@ -138,6 +155,6 @@ pub(super) fn relu() -> Result<Activation, Refusal> {
 #[allow(unsafe_code, reason = "cuDNN is a C library")]
 pub(super) fn set_math(window: &Window, math: Math) -> Result<(), Refusal> {
     // SAFETY: the descriptor exists.
-    let status = unsafe { sys::cudnnSetConvolutionMathType(window.pointer, math) };
+    let status = unsafe { functions::cudnnSetConvolutionMathType(window.pointer, math) };
     planned("cudnnSetConvolutionMathType", status)
 }
