@@ -35,6 +35,17 @@ impl FromStr for DeviceName {
     }
 }
 
+/// Where a state lies between two steps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StatePlace {
+    /// Address in this process, or in a GPU's memory.
+    pub address: usize,
+    /// Whether the address is one of a GPU's memory, in the primary context of its driver.
+    pub is_on_gpu: bool,
+    /// Whether a step takes the state from a copy too, which a change in this place would not reach.
+    pub has_copies: bool,
+}
+
 /// A machine that executes programs.
 pub trait Device {
     /// Name for humans, such as `cpu`.
@@ -135,15 +146,14 @@ pub trait Executor {
         Err(no_states())
     }
 
-    /// Address of a state's resident slot, where that is memory of this process and the one place from which
-    /// a step takes the state; waits until all that was issued has run. Until the next section runs, the
-    /// bytes there are the state's content and may be written. They stay in their place as long as the
-    /// executor lives.
+    /// Where a state lies between two steps: its resident slot; waits until all that was issued has run. Until
+    /// the next section runs, the bytes there are the state's content, and may be written if there are no
+    /// copies. They stay in their place as long as the executor lives.
     ///
     /// # Errors
     /// Those of [`Executor::read_state`].
-    fn state_address(&mut self, _state: usize) -> Result<Option<usize>, Error> {
-        Ok(None)
+    fn state_place(&mut self, _state: usize) -> Result<StatePlace, Error> {
+        Err(no_states())
     }
 
     /// Decisions of the last body, where the device decides while it runs.

@@ -17,7 +17,7 @@ use crate::cpu::{self, Cpu};
 use crate::ends::{self, Outputs};
 use crate::feed::legal::{self, Legal};
 use crate::jobs::{self, Job};
-use crate::{Device, DeviceName, Error, Executor, HostSide, Initial, Program, gpu};
+use crate::{Device, DeviceName, Error, Executor, HostSide, Initial, Program, StatePlace, gpu};
 
 /// Device of an embedded plan.
 #[derive(Clone, Copy, Debug, Default)]
@@ -151,12 +151,12 @@ impl Embedded {
         self.executor.write_state(state, bytes)
     }
 
-    /// See [`Executor::state_address`].
+    /// See [`Executor::state_place`].
     ///
     /// # Errors
     /// Those of [`Executor::read_state`].
-    pub fn state_address(&mut self, state: usize) -> Result<Option<usize>, Error> {
-        self.executor.state_address(state)
+    pub fn state_place(&mut self, state: usize) -> Result<StatePlace, Error> {
+        self.executor.state_place(state)
     }
 
     /// Waits until the last step is done.

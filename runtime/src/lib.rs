@@ -36,7 +36,7 @@ mod verify;
 mod watch;
 
 pub use carried::Carried;
-pub use device::{Device, DeviceName, Executor, HostSide};
+pub use device::{Device, DeviceName, Executor, HostSide, StatePlace};
 pub use dynamic::{Counts, Decided, DynamicOptions, Policy};
 pub use embedded::{Contents, Embedded, EmbeddedOptions};
 pub use error::{Defect, Error, INTERRUPTED};

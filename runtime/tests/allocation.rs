@@ -170,6 +170,9 @@ impl Driver for Idle {
     fn download(&mut self, _: usize, _: &mut [u8]) -> Result<(), GpuError> {
         Ok(())
     }
+    fn device_address(&mut self, start: usize, _: usize) -> Result<usize, GpuError> {
+        Ok(start)
+    }
     fn host(&mut self, start: usize, len: usize) -> Result<&mut [u8], GpuError> {
         Ok(&mut self.host[start..start + len])
     }

@@ -12,7 +12,7 @@ use std::thread;
 use std::time::Duration;
 
 use memc::device::DeviceProfile;
-use memc::{Event, HostOps, Imported, Model, Options, Rewrites, Search, Size, Watch};
+use memc::{CONV_WORKSPACE, Event, HostOps, Imported, Model, Options, Rewrites, Search, Size, Watch};
 use memc_ir::{Bytes, print_diags, verify};
 use memc_plan::PlanFile;
 use memc_runtime::DeviceName;
@@ -73,6 +73,7 @@ struct Order {
     rewrite: bool,
     budget: Option<Size>,
     host_memory: Option<u64>,
+    conv_workspace: u64,
     search: Search,
 }
 
@@ -81,13 +82,14 @@ struct Order {
 /// `ir` is a module of the graph phase in the IR's text form. `budget` is device memory as on the command
 /// line, such as "16G", "60%" of the device, or "peak*60%" of what the step takes unplanned; without one
 /// everything stays on the device. `device` is a profile: "cpu", "h100", a file, or "cuda" for this machine's
-/// GPU. `effort` is from 0 to 5. `progress` is called with a line of text now and then, and may raise.
+/// GPU. `conv_workspace` is what a convolution on a GPU may take, from "32M" to "512M". `effort` is from 0 to
+/// 5. `progress` is called with a line of text now and then, and may raise.
 ///
 /// Raises InvalidModel, InfeasibleBudget, Error for wrong arguments, KeyboardInterrupt.
 #[pyfunction]
 #[pyo3(signature = (
-    ir, *, budget = None, device = "cpu", host_memory = None, effort = None, seed = None, swap = true,
-    recompute = true, rewrite = true, host_ops = true, name = None, progress = None
+    ir, *, budget = None, device = "cpu", host_memory = None, conv_workspace = "512M", effort = None,
+    seed = None, swap = true, recompute = true, rewrite = true, host_ops = true, name = None, progress = None
 ))]
 #[allow(clippy::too_many_arguments, reason = "keyword arguments of a Python function")]
 pub(crate) fn compile(
@@ -96,6 +98,7 @@ pub(crate) fn compile(
     budget: Option<&str>,
     device: &str,
     host_memory: Option<&str>,
+    conv_workspace: &str,
     effort: Option<u32>,
     seed: Option<u64>,
     swap: bool,
@@ -110,6 +113,13 @@ pub(crate) fn compile(
     let budget = budget.map(str::parse).transpose().map_err(|e| wrong("budget", e))?;
     let host_memory = host_memory.map(|text| Bytes::parse(text, "write a size such as 64G")).transpose();
     let host_memory = host_memory.map_err(|e| wrong("host_memory", e))?.map(|bytes| bytes.0);
+    let workspace = Bytes::parse(conv_workspace, "").ok().filter(|size| CONV_WORKSPACE.contains(&size.0));
+    let Some(Bytes(conv_workspace)) = workspace else {
+        return Err(error::usage(
+            py,
+            format!("conv_workspace: `{conv_workspace}` is no size from 32M to 512M"),
+        ));
+    };
     let default = Search::default();
     let effort = effort.unwrap_or(default.effort);
     if effort > MOST_EFFORT {
@@ -120,7 +130,7 @@ pub(crate) fn compile(
     let host = if host_ops { HostOps::Best } else { HostOps::None };
     let search = Search { allow, host, effort, seed: seed.unwrap_or(default.seed), ..default };
     let device = device.to_owned();
-    let order = Order { ir, name, device, rewrite, budget, host_memory, search };
+    let order = Order { ir, name, device, rewrite, budget, host_memory, conv_workspace, search };
     let made = attend(py, order, progress.as_ref())?;
     Ok(Plan::new(made.file, Some(made.profile)))
 }
@@ -232,22 +242,22 @@ fn profile(device: &str, watch: &dyn Watch) -> Result<Cow<'static, DeviceProfile
 
 /// Parses, plans, lowers and proves.
 fn make(order: Order, watch: &Reporter) -> Result<Made, memc::Error> {
-    let profile = profile(&order.device, watch)?;
+    let Order { ir, name, device, rewrite, budget, host_memory, conv_workspace, search } = order;
+    let profile = profile(&device, watch)?;
     watch.event(Event::Stage("reading the step"));
-    let mut module = memc_ir::parse(&order.ir).map_err(|d| memc::Error::Model(d.to_string()))?;
-    drop(order.ir);
+    let mut module = memc_ir::parse(&ir).map_err(|d| memc::Error::Model(d.to_string()))?;
+    drop(ir);
     verify(&module).map_err(|d| {
         memc::Error::Model(format!("invalid module\n{}", print_diags(&module, &d).trim_end()))
     })?;
-    if let Some(name) = order.name {
+    if let Some(name) = name {
         module.name = name;
     }
     let (notes, warnings, options, fired) = Default::default();
     let imported = Imported { module, notes, warnings, options, fired };
-    let rewrites = Rewrites { memory: order.rewrite, ..Rewrites::default() };
+    let rewrites = Rewrites { memory: rewrite, ..Rewrites::default() };
     let model = Model::of(imported, profile, rewrites)?;
-    let (budget, host_memory, search) = (order.budget, order.host_memory, order.search);
-    let options = Options { budget, host_memory, search, watch, ..Options::default() };
+    let options = Options { budget, host_memory, conv_workspace, search, watch, ..Options::default() };
     let compiled = memc::compile(&model, &options)?;
     Ok(Made { file: compiled.in_memory()?, profile: model.profile.into_owned() })
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use memc::device::DeviceProfile;
 use memc_ir::{Bytes, TensorType, counted};
 use memc_plan::{Feed, PlanFile, StateRole};
-use memc_runtime::{DeviceName, Embedded, EmbeddedOptions, cpu};
+use memc_runtime::{DeviceName, Embedded, EmbeddedOptions, TuneOptions, cpu};
 use pyo3::prelude::*;
 
 use crate::error;
@@ -280,6 +280,22 @@ impl Plan {
         };
         let worker = py.detach(|| Worker::start(open)).map_err(|e| error::of_runtime(py, &e))?;
         Ok(Session::new(worker, self.file.clone()))
+    }
+
+    /// The same plan with the fastest algorithms of a GPU's libraries, as measured in some seconds.
+    ///
+    /// `device` is as for `start`. Only algorithms that keep an order are taken. Raises DeviceError, and Error
+    /// for a plan of the CPU.
+    #[pyo3(signature = (*, device = None))]
+    fn tune(&self, py: Python<'_>, device: Option<&str>) -> PyResult<Plan> {
+        let options =
+            TuneOptions { device: self::device(py, device, &self.meta().profile)?, ..TuneOptions::default() };
+        let tuned = py.detach(|| memc_runtime::tune(&self.file, &options));
+        let mut plan = self.file.plan().clone();
+        plan.tuning = tuned.map_err(|e| error::of_runtime(py, &e))?.tuning;
+        let file = py.detach(|| PlanFile::in_memory(&plan, &mut Data(&self.file)));
+        let file = file.map_err(|e| error::of_compiler(py, &memc::Error::from(e)))?;
+        Ok(Plan::new(file, self.profile.clone()))
     }
 
     fn __repr__(&self) -> String {

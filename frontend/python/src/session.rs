@@ -1,18 +1,18 @@
 //! A plan that runs, as Python sees it.
 //!
-//! Contract: one call at a time reaches the plan, from whichever thread it comes. A state that lies in one
-//! place of ordinary memory has an address, and may be changed there between two steps. A state that begins a
-//! step on both sides, on the device and in host memory, has none: a change of one copy would not reach the
-//! other. `write` changes every copy of any state.
+//! Contract: one call at a time reaches the plan, from whichever thread it comes. A view of a state shows its
+//! content between two steps, in ordinary memory or in that of a GPU, and a change there counts. Where a state
+//! has copies, a change of the view does not reach them; `write` does.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use memc_ir::{DType, TensorType};
 use memc_plan::{Feed, PlanFile};
-use memc_runtime::{Embedded, Error};
+use memc_runtime::{Embedded, Error, StatePlace};
+use pyo3::exceptions::PyAttributeError;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict};
+use pyo3::types::{PyBytes, PyDict, PyTuple};
 
 use crate::error;
 use crate::memory::Region;
@@ -152,33 +152,18 @@ impl Session {
         self.run(py, move |plan| plan.write_state(at, region.bytes()))
     }
 
-    /// Address of a state's memory between two steps, or None.
+    /// The memory of a state between two steps.
     ///
-    /// The memory holds the state's content until the next step, which takes what is then there. It is None
-    /// on a GPU for a state in device memory, and for a state that lies in several places: `read` and `write`
-    /// reach those. The address is good until the session is closed or gone; `view` keeps it alive.
-    fn address(&self, py: Python<'_>, state: &str) -> PyResult<Option<usize>> {
-        let (at, _) = self.state(py, state)?;
-        self.run(py, move |plan| plan.state_address(at))
-    }
-
-    /// The memory of a state as an object with `__array_interface__`, or None where `address` is None.
-    ///
-    /// The memory lives as long as the object, also when the session is closed; bf16 has the type "<i2".
-    fn view(&self, py: Python<'_>, state: &str) -> PyResult<Option<View>> {
+    /// It holds the state's content until the next step, which takes what is then there. If the state has
+    /// copies, the step may take those instead: use `write` to change it. The memory lives as long as the
+    /// view, also when the session is closed.
+    fn view(&self, py: Python<'_>, state: &str) -> PyResult<View> {
         let (at, ty) = self.state(py, state)?;
         let worker = self.worker(py)?;
         let owner = worker.clone();
-        let address = py.detach(move || worker.run(move |plan| plan.state_address(at)));
-        let address = address.map_err(|e| error::of_runtime(py, &e))?;
-        Ok(address.map(|address| View { address, ty: ty.clone(), _owner: owner }))
-    }
-
-    /// Whether a state lies in one place: no second copy in host memory begins a step with it.
-    fn is_single(&self, py: Python<'_>, state: &str) -> PyResult<bool> {
-        let (at, _) = self.state(py, state)?;
-        let plan = self.file.plan();
-        Ok(plan.states.get(at).is_some_and(|state| plan.host_shadow(state).is_none()))
+        let place = py.detach(move || worker.run(move |plan| plan.state_place(at)));
+        let place = place.map_err(|e| error::of_runtime(py, &e))?;
+        Ok(View { place, ty: ty.clone(), _owner: owner })
     }
 
     /// Wait until the last step is done.
@@ -233,27 +218,62 @@ impl Session {
     }
 }
 
-/// Memory of a state, for numpy and torch.
+/// Memory of a state, for numpy and torch. bf16 has the type "<i2".
 #[pyclass(frozen, module = "memc")]
 pub(crate) struct View {
-    address: usize,
+    place: StatePlace,
     ty: TensorType,
     /// Keeps the memory alive.
     _owner: Arc<Worker>,
 }
 
-#[pymethods]
 impl View {
-    /// See numpy's array interface.
-    #[getter]
-    fn __array_interface__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+    /// The array interface, where the memory is of the kind that is asked for.
+    fn interface<'py>(&self, py: Python<'py>, is_on_gpu: bool) -> PyResult<Bound<'py, PyDict>> {
+        if self.place.is_on_gpu != is_on_gpu {
+            let place = if is_on_gpu { "ordinary memory" } else { "the memory of a GPU" };
+            return Err(PyAttributeError::new_err(format!("the state lies in {place}")));
+        }
         let interface = PyDict::new(py);
         interface.set_item("version", 3)?;
-        interface.set_item("shape", pyo3::types::PyTuple::new(py, &self.ty.shape)?)?;
+        interface.set_item("shape", PyTuple::new(py, &self.ty.shape)?)?;
         interface.set_item("typestr", type_code(self.ty.dtype))?;
-        interface.set_item("data", (self.address, false))?;
+        interface.set_item("data", (self.place.address, false))?;
         interface.set_item("strides", py.None())?;
         Ok(interface)
+    }
+}
+
+#[pymethods]
+impl View {
+    /// Address of the memory.
+    #[getter]
+    fn address(&self) -> usize {
+        self.place.address
+    }
+
+    /// Whether it is memory of a GPU.
+    #[getter]
+    fn is_on_gpu(&self) -> bool {
+        self.place.is_on_gpu
+    }
+
+    /// Whether a step takes the state from copies too, which a change of this memory does not reach.
+    #[getter]
+    fn has_copies(&self) -> bool {
+        self.place.has_copies
+    }
+
+    /// See numpy's array interface. Only for ordinary memory.
+    #[getter]
+    fn __array_interface__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        self.interface(py, false)
+    }
+
+    /// See Numba's CUDA array interface. Only for memory of a GPU.
+    #[getter]
+    fn __cuda_array_interface__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        self.interface(py, true)
     }
 }
 

@@ -183,6 +183,58 @@ def test_parameters_are_the_steps_memory():
     assert torch.equal(model.conv.weight, state["conv.weight"])
 
 
+def test_parameters_with_copies_may_be_changed():
+    """A plan may keep a parameter in host memory too; a change from outside reaches both places."""
+    data = [(torch.randn(96, 64), torch.randint(0, 5, (96,))) for _ in range(3)]
+
+    def made(budget):
+        torch.manual_seed(1)
+        model = nn.Sequential(*(layer for _ in range(6) for layer in (nn.Linear(64, 64), nn.Tanh())), nn.Linear(64, 5))
+        twin = copy.deepcopy(model)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        return model, twin, memc.train_step(model, F.cross_entropy, optimizer, data[0], budget=budget)
+
+    with pytest.raises(memc.InfeasibleBudget) as error:
+        made("1K")
+    least, most = error.value.smallest, made(None)[2].peak
+    for i in range(8):
+        model, twin, step = made(least + (most - least) * i // 16)
+        copied = [name for name, _ in model.named_parameters() if step._views[name].has_copies]
+        if copied:
+            break
+    assert copied, "no budget has a plan with a copy of a parameter"
+    optimizer, ours, theirs = torch.optim.SGD(twin.parameters(), lr=0.1), [], []
+    for batch in data:
+        ours.append(float(step(*batch)))
+        theirs += plain_steps(twin, optimizer, [batch])
+        with torch.no_grad():
+            for net in (model, twin):
+                net.get_parameter(copied[0]).mul_(-0.5)
+    assert ours == pytest.approx(theirs, rel=1e-4)
+
+
+def test_what_a_step_no_longer_trains_is_refused():
+    model, data = Net(), batches(1)
+    step = memc.train_step(model, F.cross_entropy, torch.optim.SGD(model.parameters(), lr=0.1), data[0])
+    with pytest.raises(memc.CaptureError, match="assign=True"):
+        model.load_state_dict(copy.deepcopy(model.state_dict()), assign=True)
+    step.close()
+    with pytest.raises(memc.DataError, match="closed"):
+        step(*data[0])
+
+
+def test_autocast_for_another_device_is_refused():
+    """It would change nothing, where bfloat16 was meant."""
+    model, (batch,) = Net(), batches(1)
+
+    def compute(model, x, y):
+        with torch.autocast("xpu", dtype=torch.bfloat16):
+            return F.cross_entropy(model(x), y)
+
+    with pytest.raises(memc.CaptureError, match="(?s)'xpu'.*test_train.py"):
+        memc.train_step(model, None, torch.optim.SGD(model.parameters(), lr=0.1), batch, compute=compute)
+
+
 def test_evaluation_between_steps():
     model = Net()
     data = batches(2)

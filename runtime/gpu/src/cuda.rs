@@ -380,6 +380,11 @@ impl Driver for Cuda {
         done("cuMemcpyDtoH", unsafe { sys::cuMemcpyDtoH_v2(bytes.as_mut_ptr().cast(), at, bytes.len()) })
     }
 
+    fn device_address(&mut self, start: usize, len: usize) -> Result<usize, GpuError> {
+        let address = self.address(Region { arena: Space::Dev, start, len })?;
+        usize::try_from(address).map_err(|_| GpuError::Bounds { start, len, arena: self.device.1 })
+    }
+
     fn host(&mut self, start: usize, len: usize) -> Result<&mut [u8], GpuError> {
         self.host.bytes(start, len)
     }

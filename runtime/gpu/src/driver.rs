@@ -221,6 +221,12 @@ pub trait Driver {
     /// The error of this or an earlier command.
     fn download(&mut self, start: usize, bytes: &mut [u8]) -> Result<(), GpuError>;
 
+    /// Address of bytes of the device arena, in the memory of the device.
+    ///
+    /// # Errors
+    /// [`GpuError::Bounds`].
+    fn device_address(&mut self, start: usize, len: usize) -> Result<usize, GpuError>;
+
     /// Bytes of the host arena.
     ///
     /// # Errors

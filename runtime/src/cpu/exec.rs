@@ -7,7 +7,7 @@ use memc_kernels::{Call, execute};
 use super::arena::{Arenas, Scratch};
 use crate::device::HostSide;
 use crate::program::{Action, Launch, Place, Source};
-use crate::{Error, Program};
+use crate::{Error, Program, StatePlace};
 
 /// Value of undefined bytes in checking mode: NaN in floats, -1 in integers.
 pub(crate) const POISON: u8 = 0xff;
@@ -85,10 +85,10 @@ impl Runner {
         copies.into_iter().try_for_each(|(_, src, dst)| self.run(&Action::Copy { src, dst }))
     }
 
-    /// Address of a state's only place; `None` where it has several.
-    pub(super) fn state_address(&self, state: usize) -> Result<Option<usize>, Error> {
-        let resident = self.resident_slot(state)?;
-        Ok(self.program.copies_of(state).is_empty().then(|| self.arenas.address(resident)))
+    /// See [`crate::Executor::state_place`].
+    pub(super) fn state_place(&self, state: usize) -> Result<StatePlace, Error> {
+        let address = self.arenas.address(self.resident_slot(state)?);
+        Ok(StatePlace { address, is_on_gpu: false, has_copies: !self.program.copies_of(state).is_empty() })
     }
 
     fn resident_slot(&self, state: usize) -> Result<Place, Error> {

@@ -33,7 +33,7 @@ use super::{
 use crate::device::{Executor, HostSide};
 use crate::program::{Action, Command};
 use crate::progress::Progress;
-use crate::{Error, Program, Programs};
+use crate::{Error, Program, Programs, StatePlace};
 
 /// Streams; the issuing thread comes after them in arrays of [`PARTIES`].
 const QUEUES: usize = Stream::ALL.len();
@@ -436,8 +436,8 @@ impl Executor for Streams {
         self.between_steps()?.host.write_state(state, bytes)
     }
 
-    fn state_address(&mut self, state: usize) -> Result<Option<usize>, Error> {
-        self.between_steps()?.host.state_address(state)
+    fn state_place(&mut self, state: usize) -> Result<StatePlace, Error> {
+        self.between_steps()?.host.state_place(state)
     }
 }
 

@@ -23,7 +23,7 @@ use crate::clock::{elapsed_ns, now};
 use crate::device::{Executor, HostSide};
 use crate::program::{Action, Command, Launch, Place, Source};
 use crate::progress::Progress;
-use crate::{Error, Program, memory as host_memory};
+use crate::{Error, Program, StatePlace, memory as host_memory};
 
 /// Value of undefined bytes in checking mode.
 const POISON: u8 = 0xff;
@@ -486,8 +486,8 @@ impl<D: Graphs + Clock> Executor for Replay<D> {
         self.give_state(state, bytes)
     }
 
-    fn state_address(&mut self, state: usize) -> Result<Option<usize>, Error> {
-        self.address_of_state(state)
+    fn state_place(&mut self, state: usize) -> Result<StatePlace, Error> {
+        self.place_of_state(state)
     }
 
     fn notes(&self) -> &[String] {

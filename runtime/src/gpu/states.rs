@@ -5,8 +5,8 @@ use memc_plan::Space;
 
 use super::places::region;
 use super::replay::Replay;
-use crate::Error;
 use crate::program::Place;
+use crate::{Error, StatePlace};
 
 impl<D: Graphs + Clock> Replay<D> {
     /// The resident slot of a state, when all queues are empty.
@@ -54,12 +54,14 @@ impl<D: Graphs + Clock> Replay<D> {
         Ok(())
     }
 
-    /// See [`crate::Executor::state_address`].
-    pub(super) fn address_of_state(&mut self, state: usize) -> Result<Option<usize>, Error> {
+    /// See [`crate::Executor::state_place`].
+    pub(super) fn place_of_state(&mut self, state: usize) -> Result<StatePlace, Error> {
         let Place { space, start, len } = self.resident_slot(state)?;
-        if space == Space::Dev || !self.program.copies_of(state).is_empty() {
-            return Ok(None);
-        }
-        Ok(Some(self.driver.host(start, len)?.as_mut_ptr().expose_provenance()))
+        let address = match space {
+            Space::Host => self.driver.host(start, len)?.as_mut_ptr().expose_provenance(),
+            Space::Dev => self.driver.device_address(start, len)?,
+        };
+        let has_copies = !self.program.copies_of(state).is_empty();
+        Ok(StatePlace { address, is_on_gpu: space == Space::Dev, has_copies })
     }
 }

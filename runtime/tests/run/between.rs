@@ -24,6 +24,9 @@ const PLAN: &str = "plan 1\narena dev 192 host 256\nevents 3\n\
     host read o0\n  host read o1\n}\n\
     epilogue {\n  d2h record e1\n  host wait e1\n  host store s0\n  host store s1\n  host store s2\n}\n";
 
+/// Whether the plan copies the state to another place.
+const HAS_COPIES: [bool; 3] = [true, false, false];
+
 /// Loads the number of each state, and keeps outputs.
 #[derive(Default)]
 struct Host {
@@ -58,16 +61,17 @@ fn state(executor: &mut dyn Executor, state: usize) -> f32 {
 }
 
 /// A write reaches both copies of a state, before the first step and after any.
-fn states_are_exchanged(device: &dyn Device, has_addresses: [bool; 3]) {
+fn states_are_exchanged(device: &dyn Device, are_on_gpu: [bool; 3]) {
     let mut plan = memc_plan::text::parse(PLAN).expect("the plan parses");
     plan.meta.set_source("");
     let program = Arc::new(Program::new(&plan).expect("the plan is in order"));
     let (mut executor, mut host) = (device.open(program).expect("the plan opens"), Host::default());
     assert!(executor.read_state(0, &mut [0; 4]).is_err(), "nothing is loaded yet");
     executor.run(Section::Prologue, &mut host).expect("the states are loaded");
-    for (s, has_address) in has_addresses.into_iter().enumerate() {
+    for (s, is_on_gpu) in are_on_gpu.into_iter().enumerate() {
         assert_eq!(state(&mut *executor, s), s as f32 + 1.0);
-        assert_eq!(executor.state_address(s).expect("states have places").is_some(), has_address);
+        let place = executor.state_place(s).expect("states have places");
+        assert_eq!((place.is_on_gpu, place.has_copies), (is_on_gpu, HAS_COPIES[s]), "state {s}");
     }
     for step in 0..20 {
         let value = step as f32 + 10.0;
@@ -89,7 +93,7 @@ fn states_are_exchanged_on_the_cpu() {
     for delay_seed in [None, Some(1), Some(2)] {
         let options = Options { threads: 1, delay_seed, ..Options::default() };
         let device = Cpu::new(options).expect("threads start");
-        states_are_exchanged(&device, [false, true, true]);
+        states_are_exchanged(&device, [false; 3]);
     }
 }
 
@@ -99,7 +103,7 @@ fn states_are_exchanged_on_a_gpu() {
         for no_graph in [false, true] {
             let behaviour = Behaviour { seed, ..Behaviour::default() };
             let device = Gpu::new("mock", move || Ok(Mock::new(behaviour)), false).without_graph(no_graph);
-            states_are_exchanged(&device, [false, true, false]);
+            states_are_exchanged(&device, [true, false, true]);
         }
     }
 }

@@ -324,6 +324,12 @@ impl Driver for Mock {
         Ok(())
     }
 
+    fn device_address(&mut self, start: usize, len: usize) -> Result<usize, GpuError> {
+        let device = self.arena(Space::Dev);
+        check_region(start, len, device.len)?;
+        Ok(device.at(start).expose_provenance())
+    }
+
     fn reports(&mut self) -> &mut [u8] {
         // SAFETY: the place is within the memory; the schedule orders the queues' accesses to it.
         unsafe { std::slice::from_raw_parts_mut(self.reports.at(0), self.reports.len) }

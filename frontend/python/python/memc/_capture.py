@@ -8,6 +8,7 @@ changes: parameters and buffers are stood in for by tensors without contents.
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 from dataclasses import dataclass, field
 from typing import Any, Callable, Mapping
@@ -120,16 +121,26 @@ def as_loss(out) -> torch.Tensor:
 
 
 @contextlib.contextmanager
-def capturing():
-    """Ways of PyTorch while a step is captured: plain composed ops instead of a backend's own ones."""
-    compiler = torch.compiler
-    before = compiler._is_compiling_flag
-    compiler._is_compiling_flag = True
+def capturing(kinds: set[str]):
+    """Ways of PyTorch while a step on devices of these kinds is captured: no ops that only one backend has."""
+    compiler, autocast = torch.compiler, torch.autocast
+    before, begin = compiler._is_compiling_flag, autocast.__init__
+
+    @functools.wraps(begin)
+    def checked(self, device_type, dtype=None, enabled=True, cache_enabled=None):
+        if enabled and device_type not in kinds:
+            raise CaptureError(f"autocast for {device_type!r} changes nothing in a step whose tensors are on "
+                               f"{' and '.join(sorted(kinds))}{users_line_of_stack()}; move the model and the example inputs to "
+                               f"{device_type!r}, or name their device")
+        begin(self, device_type, dtype, enabled, cache_enabled)
+
+    compiler._is_compiling_flag, autocast.__init__ = True, checked
     try:
-        with sdpa_kernel(SDPBackend.MATH), torch.backends.mkldnn.flags(enabled=False):
+        with sdpa_kernel(SDPBackend.MATH), torch.backends.mkldnn.flags(enabled=False), \
+                torch.backends.cudnn.flags(enabled=False):
             yield
     finally:
-        compiler._is_compiling_flag = before
+        compiler._is_compiling_flag, autocast.__init__ = before, begin
 
 
 def capture(model: torch.nn.Module, example_inputs, *, loss_fn: Callable | None = None, compute: Callable | None = None,
@@ -171,10 +182,11 @@ def capture(model: torch.nn.Module, example_inputs, *, loss_fn: Callable | None 
 
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     # A module without contents, on the device meta, is captured as one on the CPU.
-    device = lambda x: "cpu" if x.device.type == "meta" else x.device
+    device = lambda x: torch.device("cpu") if x.device.type == "meta" else x.device
     fake = lambda x: torch.empty(x.shape, dtype=x.dtype, device=device(x))
+    kinds = {device(x).type for group in (parameters, buffers, tensors) for x in group.values()}
     try:
-        with torch.random.fork_rng(devices=[]), capturing(), mode:
+        with torch.random.fork_rng(devices=[]), capturing(kinds), mode:
             given = [{n: fake(t) for n, t in group.items()} for group in (parameters, buffers, tensors)]
             graph = make_fx(step, decompositions(), tracing_mode="real", record_stack_traces=True)(*given)
     except (DataDependentOutputException, DynamicOutputShapeException) as error:
@@ -183,6 +195,14 @@ def capture(model: torch.nn.Module, example_inputs, *, loss_fn: Callable | None 
     except NotImplementedError as error:
         raise CaptureError(f"the step cannot be captured: {error}{users_line(error)}") from error
     return labelled(graph, Captured(graph, parameters, buffers, tensors, spec=out_spec[-1]), wanted)
+
+
+def users_line_of_stack() -> str:
+    """` at FILE:LINE` of the innermost frame of this call that is neither PyTorch's nor memc's."""
+    frame = inspect.currentframe()
+    while frame is not None and not is_users(frame.f_code.co_filename):
+        frame = frame.f_back
+    return f" at {frame.f_code.co_filename}:{frame.f_lineno}" if frame else ""
 
 
 def users_line(error: BaseException) -> str:

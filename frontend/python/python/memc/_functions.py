@@ -10,7 +10,7 @@ import functools
 import itertools
 
 import torch
-from torch._decomp.decompositions import grid_sampler_2d
+from torch._decomp import decompositions
 from torch.overrides import TorchFunctionMode
 
 functional = torch.nn.functional
@@ -123,7 +123,35 @@ def grid_sample(input, grid, mode="bilinear", padding_mode="zeros", align_corner
     modes, paddings = ("bilinear", "nearest", "bicubic"), ("zeros", "border", "reflection")
     if input.ndim != 4:
         raise NotImplementedError("grid_sample takes images")
-    return grid_sampler_2d(input, grid, modes.index(mode), paddings.index(padding_mode), bool(align_corners))
+    return decompositions.grid_sampler_2d(input, grid, modes.index(mode), paddings.index(padding_mode), bool(align_corners))
+
+
+def lstm(input, *rest):
+    """PyTorch's plain form, which a GPU would take only without kernels of its own."""
+    if not input.is_cuda:
+        return torch.lstm(input, *rest)
+    return (decompositions.lstm_impl if isinstance(rest[0], (tuple, list)) else decompositions.lstm_data_impl)(input, *rest)
+
+
+def gru(input, *rest):
+    """See `lstm`."""
+    if not input.is_cuda:
+        return torch.gru(input, *rest)
+    return (decompositions.gru_impl if isinstance(rest[1], (tuple, list)) else decompositions.gru_impl_data)(input, *rest)
+
+
+def lstm_cell(input, hx, w_ih, w_hh, b_ih=None, b_hh=None):
+    gates = functional.linear(input, w_ih, b_ih) + functional.linear(hx[0], w_hh, b_hh)
+    i, f, g, o = gates.chunk(4, 1)
+    c = f.sigmoid() * hx[1] + i.sigmoid() * g.tanh()
+    return o.sigmoid() * c.tanh(), c
+
+
+def gru_cell(input, hx, w_ih, w_hh, b_ih=None, b_hh=None):
+    x, h = functional.linear(input, w_ih, b_ih).chunk(3, 1), functional.linear(hx, w_hh, b_hh).chunk(3, 1)
+    r, z = (x[0] + h[0]).sigmoid(), (x[1] + h[1]).sigmoid()
+    n = (x[2] + r * h[2]).tanh()
+    return (hx - n) * z + n
 
 
 class Functions(TorchFunctionMode):
@@ -139,6 +167,7 @@ class Functions(TorchFunctionMode):
             functional.max_pool3d: max_pool3d, functional.local_response_norm: local_response_norm,
             torch._weight_norm: weight_norm, functional.embedding_bag: embedding_bag,
             functional.grid_sample: grid_sample,
+            torch.lstm: lstm, torch.gru: gru, torch.lstm_cell: lstm_cell, torch.gru_cell: gru_cell,
         }
 
     def drop(self, x: torch.Tensor, p: float) -> torch.Tensor:

@@ -1,11 +1,13 @@
 """Compiled steps that run in this process, on the user's own module and optimizer.
 
 Contract: between two steps the module's parameters and buffers and the optimizer's state hold what a step of PyTorch
-would have left there. Where a tensor lies in ordinary memory it *is* the step's memory; others are copied by `sync`.
+would have left there. A training step moves them to where its plan keeps them, in ordinary memory or on a GPU: they are
+the step's memory until it is closed.
 """
 
 from __future__ import annotations
 
+import contextlib
 import pathlib
 import warnings
 from typing import Any, Callable, Mapping
@@ -17,19 +19,20 @@ import torch.utils._pytree as pytree
 from . import _native
 from ._build import Built, build_forward, build_training
 from ._capture import capture
-from ._errors import CaptureError, DataError
+from ._errors import CaptureError, DataError, DeviceError
 from ._lower import DTYPES
 from ._optim import hyperparameters
 
 TORCH = {name: dtype for dtype, name in DTYPES.items()}
 
 
-def viewed(session, name: str, type) -> torch.Tensor:
-    """A tensor on a state's memory, which stays there as long as the tensor."""
+def viewed(session, name: str, type, device: torch.device) -> tuple[Any, torch.Tensor]:
+    """The view of a state's memory, and a tensor on it that keeps it alive."""
+    view = session.view(name)
     if type.elements == 0:
-        return torch.empty(type.shape, dtype=TORCH[type.dtype])
-    tensor = torch.from_numpy(numpy.asarray(session.view(name)))
-    return tensor.view(torch.bfloat16) if type.dtype == "bf16" else tensor
+        return view, torch.empty(type.shape, dtype=TORCH[type.dtype])
+    tensor = torch.as_tensor(view, device=device) if view.is_on_gpu else torch.from_numpy(numpy.asarray(view))
+    return view, tensor.view(torch.bfloat16) if type.dtype == "bf16" else tensor
 
 
 def span(tensor: torch.Tensor) -> tuple[int, int]:
@@ -44,21 +47,33 @@ def plain(tensor: torch.Tensor) -> torch.Tensor:
 class Step:
     """A compiled step. `train_step` and `eval_step` make them."""
 
-    def __init__(self, built: Built, plan, spec, examples: dict[str, torch.Tensor], threads: int):
-        self._built, self.plan, self._spec, self._examples = built, plan, spec, examples
+    def __init__(self, built: Built, plan, spec, examples: dict[str, torch.Tensor], device: torch.device, threads: int,
+                 tune: bool):
+        self._built, self.plan, self._spec, self._examples, self._device = built, plan, spec, examples, device
         # Names of the example's inputs, where they are passed by name.
         self._keys = list(spec.context) if spec.type is dict else []
         self._types = {value.name: value.type for value in built.module.states.values()}
         self._states: dict[str, torch.Tensor] = dict(built.tensors)
-        started = {name: plain(tensor) for name, tensor in {**built.tensors, **built.frozen}.items()}
-        started |= {name: plain(tensor) for name, tensor in self._optimizer_tensors().items()}
-        self._session = plan.start({name: span(tensor) for name, tensor in started.items()}, threads=threads)
-        # Where each state lies; it stays there. `None`: not in one place of ordinary memory.
-        self._addresses = {name: self._session.address(name) for name in self._types}
-        # States whose tensors are copied, not shared.
-        self._copied: list[str] = []
-        for name in built.tensors:
-            self._adopt(name, built.tensors[name])
+        contents = {**built.tensors, **built.frozen, **self._optimizer_tensors()}
+        contents = {name: plain(tensor) for name, tensor in contents.items()}
+        chosen = str(device) if device.type == "cuda" and device.index is not None else None
+        with self._room(contents):
+            if tune:
+                self.plan = plan = plan.tune(device=chosen)
+            self._session = plan.start({name: span(tensor) for name, tensor in contents.items()}, threads=threads,
+                                       device=chosen)
+        # Where each state lies; it stays there.
+        self._views = {name: self._session.view(name) for name in self._types}
+        self._is_on_gpu = any(view.is_on_gpu for view in self._views.values())
+        if self._is_on_gpu and not torch.cuda.is_available():
+            self._session.close()
+            raise DeviceError("the step runs on a GPU that this build of PyTorch cannot use, so that no tensor can lie "
+                              "there; install PyTorch with CUDA, or set device=\"cpu\"")
+
+    @contextlib.contextmanager
+    def _room(self, contents: dict[str, torch.Tensor]):
+        """While the step takes its memory, nothing else has to be on the GPU."""
+        yield
 
     # What it took.
 
@@ -96,48 +111,11 @@ class Step:
     def _optimizer_tensors(self) -> dict[str, torch.Tensor]:
         return {}
 
-    def _adopt(self, name: str, tensor: torch.Tensor) -> None:
-        """Lets a tensor of the user be the state's memory, or notes that it is copied."""
-        address = self._addresses[name]
-        if address is None or tensor.device.type != "cpu":
-            self._copied.append(name)
-            return
-        with torch.no_grad():
-            tensor.data = viewed(self._session, name, self._types[name])
-
-    def _is_shared(self, name: str, tensor: torch.Tensor) -> bool:
-        return name not in self._copied and tensor.data_ptr() == (self._addresses[name] or -1)
-
-    def sync(self) -> None:
-        """Brings states that are not in ordinary memory to the user's tensors."""
-        for name in self._copied:
-            tensor = self._states[name]
-            new = torch.empty(self._types[name].shape, dtype=TORCH[self._types[name].dtype])
-            self._session.read(name, *span(new))
-            with torch.no_grad():
-                tensor.data.copy_(new)
-
-    def push(self) -> None:
-        """Brings the user's tensors to the step, after they were written from outside."""
-        for name, tensor in self._states.items():
-            if not self._is_shared(name, tensor):
-                self._write(name, tensor)
-
     def _write(self, name: str, tensor: torch.Tensor) -> None:
         dense = plain(tensor)
+        if dense.data_ptr() == self._views[name].address:
+            dense = dense.clone()
         self._session.write(name, *span(dense))
-
-    def _pull_foreign(self) -> None:
-        """Takes over tensors that the user has replaced, or that another step changes."""
-        for name, tensor in self._states.items():
-            if name not in self._copied and tensor.data_ptr() != self._addresses[name] and tensor.numel():
-                self._write(name, tensor)
-                if name in self._owned():
-                    self._adopt(name, tensor)
-
-    def _owned(self) -> set[str]:
-        """States that this step changes. While it runs they are its memory."""
-        return set()
 
     # Running.
 
@@ -164,6 +142,9 @@ class Step:
         return fed
 
     def _run(self, fed: list[tuple[str, torch.Tensor]]) -> None:
+        if self._is_on_gpu:
+            # PyTorch may still be writing the step's memory.
+            torch.cuda.synchronize(self._device)
         self._session.step({name: span(tensor) for name, tensor in fed})
         # The user's tensors are the step's memory, and may be read from now on.
         self._session.synchronize()
@@ -175,12 +156,14 @@ class Step:
         return out
 
     def close(self) -> None:
-        """Gives the step's memory back; the user's tensors keep their contents in memory of their own."""
-        self.sync()
-        for tensor in {**self._states}.values():
-            if tensor.device.type == "cpu":
-                tensor.data = tensor.data.clone()
+        """Gives the step's memory back."""
+        self._views.clear()
+        self._states.clear()
         self._session.close()
+
+    def _check_open(self) -> None:
+        if self._session.closed:
+            raise DataError("the step is closed; build it again")
 
     def __enter__(self):
         return self
@@ -192,20 +175,64 @@ class Step:
 class TrainStep(Step):
     """A training step: `loss = step(x, y)`."""
 
-    def __init__(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, built: Built, plan, spec, examples, threads):
+    def __init__(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, built: Built, plan, spec, examples, device,
+                 threads, tune):
         self.model, self.optimizer = model, optimizer
         self._names = {name: parameter for name, parameter in model.named_parameters()}
+        # Where tensors go when the step is closed.
+        self._homes = {name: tensor.device for name, tensor in built.tensors.items()}
+        self._homes |= {state: self._homes[parameter] for parameter, _, state in built.optimizer}
+        # Versions of tensors whose states have copies, when the copies were last equal to them.
+        self._versions: dict[str, int] = {}
         # One number for each parameter, on memory that is filled at once.
         self._counts = torch.zeros(len(built.trained))
-        super().__init__(built, plan, spec, examples, threads)
+        super().__init__(built, plan, spec, examples, device, threads, tune)
+        for name, tensor in built.tensors.items():
+            self._adopt(name, tensor)
         self._session.set_steps(self._steps_before())
         self._install()
-        self._hooks = [
-            model.register_state_dict_pre_hook(lambda *_: self.sync()),
-            model.register_load_state_dict_post_hook(lambda *_: self.push()),
-            optimizer.register_state_dict_pre_hook(lambda *_: self.sync()),
-            optimizer.register_load_state_dict_post_hook(lambda *_: self._reload()),
-        ]
+        self._hooks = [model.register_load_state_dict_post_hook(lambda *_: self._check_loaded()),
+                       optimizer.register_load_state_dict_post_hook(lambda *_: self._reload())]
+
+    @contextlib.contextmanager
+    def _room(self, contents: dict[str, torch.Tensor]):
+        """Tensors wait in ordinary memory, so that the GPU never has them twice."""
+        moved = [(tensor, tensor.device, contents[name]) for name, tensor in
+                 {**self._states, **self._optimizer_tensors()}.items() if tensor.is_cuda]
+        for tensor, _, content in moved:
+            tensor.data = content
+        if moved:
+            torch.cuda.empty_cache()
+        try:
+            yield
+        except BaseException:
+            for tensor, home, content in moved:
+                tensor.data = content.to(home)
+            raise
+
+    def _viewed(self, name: str) -> torch.Tensor:
+        self._views[name], tensor = viewed(self._session, name, self._types[name], self._device)
+        return tensor
+
+    def _adopt(self, name: str, tensor: torch.Tensor) -> None:
+        """Lets a tensor of the user be the state's memory."""
+        with torch.no_grad():
+            tensor.data = self._viewed(name)
+        self._versions[name] = tensor._version
+
+    def _pull_foreign(self) -> None:
+        """Takes over what the user, or another step, has changed where this one does not see it."""
+        owned = {*self._built.trained, *self._built.buffers}
+        for name, tensor in self._states.items():
+            view = self._views[name]
+            if tensor.numel() and tensor.data_ptr() != view.address:
+                self._write(name, tensor)
+                if name in owned:
+                    self._adopt(name, tensor)
+            elif view.has_copies and tensor._version != self._versions.get(name):
+                self._write(name, tensor)
+                self._versions[name] = tensor._version
+        self._pull_optimizer()
 
     def _optimizer_tensors(self) -> dict[str, torch.Tensor]:
         """States that the optimizer has already, by the names of the step's states."""
@@ -228,21 +255,20 @@ class TrainStep(Step):
     def _install(self) -> None:
         """Gives the optimizer state tensors on the step's memory."""
         self._counts.fill_(self.steps_done)
-        counts = type(self.optimizer) is not torch.optim.SGD
         for parameter, kind, name in self._built.optimizer:
-            state = self.optimizer.state[self._names[parameter]]
-            address = self._addresses[name]
-            if address is None:
-                state[kind] = torch.empty(self._types[name].shape, dtype=TORCH[self._types[name].dtype])
-                if name not in self._copied:
-                    self._copied.append(name)
-                self._session.read(name, *span(state[kind]))
-            else:
-                state[kind] = viewed(self._session, name, self._types[name])
-            self._states[name] = state[kind]
-        if counts:
+            self._states[name] = self.optimizer.state[self._names[parameter]][kind] = self._viewed(name)
+            self._versions[name] = self._states[name]._version
+        if type(self.optimizer) is not torch.optim.SGD:
             for name, count in zip(self._built.trained, self._counts):
                 self.optimizer.state[self._names[name]]["step"] = count
+
+    def _check_loaded(self) -> None:
+        """Refuses parameters that are not the ones the step trains."""
+        now = dict(self.model.named_parameters())
+        other = [name for name, parameter in self._names.items() if now.get(name) is not parameter]
+        if other:
+            raise CaptureError(f"load_state_dict has replaced parameters that the step trains ({other[0]}); load without "
+                               "assign=True, or build a new optimizer and a new step")
 
     def _reload(self) -> None:
         """Goes on from the state that the optimizer has loaded."""
@@ -251,11 +277,8 @@ class TrainStep(Step):
         self._session.set_steps(self._steps_before())
         self._install()
 
-    def _owned(self) -> set[str]:
-        return {*self._built.trained, *self._built.buffers}
-
-    def _pull_foreign(self) -> None:
-        super()._pull_foreign()
+    def _pull_optimizer(self) -> None:
+        """Takes over state of the optimizer that has been replaced."""
         moved = False
         for parameter, kind, name in self._built.optimizer:
             have = self.optimizer.state[self._names[parameter]].get(kind)
@@ -267,10 +290,6 @@ class TrainStep(Step):
             # Another step, or the optimizer itself, has made steps.
             self._session.set_steps(self._steps_before())
             self._install()
-
-    def sync(self) -> None:
-        super().sync()
-        self._counts.fill_(self.steps_done)
 
     def _rates(self) -> list[tuple[str, torch.Tensor]]:
         """Learning rates of the groups, which must be as they were otherwise."""
@@ -285,6 +304,7 @@ class TrainStep(Step):
 
     def __call__(self, *args, **kwargs) -> torch.Tensor:
         """Runs one step, and returns the loss before it."""
+        self._check_open()
         self._pull_foreign()
         self._run([*self._feed(args, kwargs), *self._rates()])
         self._counts.fill_(self.steps_done)
@@ -293,26 +313,23 @@ class TrainStep(Step):
         return self._output("loss")
 
     def close(self) -> None:
+        """Gives the step's memory back. The user's tensors return to where they were before it."""
         for hook in self._hooks:
             hook.remove()
+        for name, tensor in self._states.items():
+            tensor.data = tensor.data.to(self._homes[name], copy=True)
         super().close()
 
 
 class EvalStep(Step):
     """A forward pass: `outputs = step(x)`, in the structure that the module returns."""
 
-    def __init__(self, model: torch.nn.Module, built: Built, plan, spec, examples, threads):
+    def __init__(self, model: torch.nn.Module, built: Built, plan, spec, examples, device, threads, tune):
         self.model = model
-        super().__init__(built, plan, spec, examples, threads)
-
-    def _adopt(self, name: str, tensor: torch.Tensor) -> None:
-        """Parameters stay where they are: a training step may own them."""
-        self._copied.append(name)
-
-    def sync(self) -> None:
-        """Nothing changes but statistics of modules in training mode."""
+        super().__init__(built, plan, spec, examples, device, threads, tune)
 
     def __call__(self, *args, **kwargs) -> Any:
+        self._check_open()
         for name, tensor in self._states.items():
             self._write(name, tensor)
         self._run(self._feed(args, kwargs))
@@ -320,9 +337,6 @@ class EvalStep(Step):
         leaves = self._built.spec.num_leaves
         values = [self._built.fixed[i] if i in self._built.fixed else self._output(next(outputs)) for i in range(leaves)]
         return pytree.tree_unflatten(values, self._built.spec)
-
-    def close(self) -> None:
-        self._session.close()
 
 
 def normal(inputs):
@@ -354,34 +368,48 @@ def captured_training(model, loss_fn, optimizer, example_inputs, compute, accumu
 
 def train_step(model: torch.nn.Module, loss_fn: Callable | None, optimizer: torch.optim.Optimizer, example_inputs, *,
                budget: str | int | None = None, compute: Callable | None = None, accumulate: int = 1,
-               clip_grad_norm: float | None = None, clip_grad_value: float | None = None, device: str = "cpu",
-               threads: int = 0, **options) -> TrainStep:
+               clip_grad_norm: float | None = None, clip_grad_value: float | None = None, device: str | None = None,
+               threads: int = 0, tune: bool = False, **options) -> TrainStep:
     """Compiles a training step of `model` into a plan that fits `budget` bytes of the device.
 
     `loss_fn(output, target)` gets what `model(*inputs[:-1])` returns, and the last input. With `None` the model returns
     the loss, or an object with a `loss`. `compute(model, *inputs)` is any function that returns the loss. Inputs in a
     dictionary are passed by name.
 
-    `budget`: "8G", "60%" of the device, "peak*60%" of what the step takes without a plan, or bytes. `accumulate`: micro-batches in a step, each of the size of
-    `example_inputs`; the step takes their concatenation, and the loss is their mean. `clip_grad_norm`, `clip_grad_value`:
-    as `torch.nn.utils` has them. `options`: see `memc.compile`.
+    `budget`: "8G", "60%" of the device, "peak*60%" of what the step takes without a plan, or bytes. `accumulate`:
+    micro-batches in a step, each of the size of `example_inputs`; the step takes their concatenation, and the loss is their
+    mean. `clip_grad_norm`, `clip_grad_value`: as `torch.nn.utils` has them. `device`: "cuda", "cuda:N", "cpu", or a profile;
+    without one, the GPU if PyTorch has one. `tune`: measure the algorithms of the GPU's libraries first, for some seconds.
+    `options`: see `memc.compile`.
 
     Raises `CaptureError`, `UnsupportedOp`, `InfeasibleBudget`.
     """
     captured, built, spec = captured_training(model, loss_fn, optimizer, example_inputs, compute, accumulate,
                                               clip_grad_norm, clip_grad_value)
-    plan = compiled(built, budget, device, options)
-    return TrainStep(model, optimizer, built, plan, spec, captured.inputs, threads)
+    name, where = placed(device, model)
+    plan = compiled(built, budget, name, options)
+    return TrainStep(model, optimizer, built, plan, spec, captured.inputs, where, threads, tune)
 
 
 def eval_step(model: torch.nn.Module, example_inputs, *, budget: str | int | None = None, compute: Callable | None = None,
-              device: str = "cpu", threads: int = 0, **options) -> EvalStep:
+              device: str | None = None, threads: int = 0, tune: bool = False, **options) -> EvalStep:
     """Compiles the forward pass of `model`, in the mode it is in, within `budget` bytes of the device."""
     example_inputs = normal(example_inputs)
     captured = capture(model, example_inputs, compute=compute)
     built = build_forward(captured, name=type(model).__name__)
-    plan = compiled(built, budget, device, options)
-    return EvalStep(model, built, plan, pytree.tree_structure(example_inputs), captured.inputs, threads)
+    name, where = placed(device, model)
+    plan = compiled(built, budget, name, options)
+    return EvalStep(model, built, plan, pytree.tree_structure(example_inputs), captured.inputs, where, threads, tune)
+
+
+def placed(device: str | None, model: torch.nn.Module) -> tuple[str, torch.device]:
+    """The profile to plan for, and the device of the step's tensors. Without a name: the model's GPU, or any."""
+    if device is None:
+        on_gpu = [tensor.device for tensor in model.parameters() if tensor.is_cuda]
+        device = str(on_gpu[0]) if on_gpu else "cuda" if torch.cuda.is_available() else "cpu"
+    if device == "cpu" or device.startswith("cuda"):
+        return device, torch.device(device)
+    return device, torch.device("cuda")
 
 
 def compiled(built: Built, budget, device: str, options: dict):
@@ -404,7 +432,8 @@ def export_step(path, model, loss_fn, optimizer, example_inputs, *, compute=None
     return module, states
 
 
-def estimate(model, loss_fn, optimizer, example_inputs, *, compute=None, accumulate: int = 1, device: str = "cpu") -> int:
+def estimate(model, loss_fn, optimizer, example_inputs, *, compute=None, accumulate: int = 1,
+             device: str | None = None) -> int:
     """Bytes of the device that the step takes without a plan."""
     _, built, _ = captured_training(model, loss_fn, optimizer, example_inputs, compute, accumulate, None, None)
-    return compiled(built, None, device, {"effort": 0}).unplanned_peak_bytes
+    return compiled(built, None, placed(device, model)[0], {"effort": 0}).unplanned_peak_bytes
