@@ -146,8 +146,8 @@ pub trait Executor {
         Err(no_states())
     }
 
-    /// Where a state lies between two steps: its resident slot; waits until all that was issued has run. Until
-    /// the next section runs, the bytes there are the state's content, and may be written if there are no
+    /// Where a state lies between two steps: its resident slot. Waits until all that was issued has run.
+    /// Until the next section runs, the bytes there are the state's content, and may be written if it has no
     /// copies. They stay in their place as long as the executor lives.
     ///
     /// # Errors

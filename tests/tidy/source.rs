@@ -17,6 +17,7 @@ const UNSAFE: &[(&str, &str)] = &[
     ("runtime/gpu/src/devices.rs", "the driver is a C library"),
     ("runtime/gpu/src/meter.rs", "the driver is a C library"),
     ("runtime/gpu/src/dnn.rs", "cuDNN is a C library"),
+    ("runtime/gpu/src/dnn/functions.rs", "cuDNN is a C library"),
     ("runtime/gpu/src/dnn/handles.rs", "cuDNN is a C library"),
     ("runtime/gpu/src/host.rs", "memory that the driver and the host share is raw"),
     ("runtime/gpu/src/library.rs", "frees what the libraries made"),

@@ -284,8 +284,8 @@ impl Plan {
 
     /// The same plan with the fastest algorithms of a GPU's libraries, as measured in some seconds.
     ///
-    /// `device` is as for `start`. Only algorithms that keep an order are taken. Raises DeviceError, and Error
-    /// for a plan of the CPU.
+    /// `device` is as for `start`. Only algorithms that keep an order are taken. Raises DeviceError, and
+    /// Error for a plan of the CPU.
     #[pyo3(signature = (*, device = None))]
     fn tune(&self, py: Python<'_>, device: Option<&str>) -> PyResult<Plan> {
         let options =

@@ -1,8 +1,8 @@
 //! A plan that runs, as Python sees it.
 //!
 //! Contract: one call at a time reaches the plan, from whichever thread it comes. A view of a state shows its
-//! content between two steps, in ordinary memory or in that of a GPU, and a change there counts. Where a state
-//! has copies, a change of the view does not reach them; `write` does.
+//! content between two steps, in ordinary memory or in that of a GPU, and a change there counts. Where a
+//! state has copies, a change of the view does not reach them; `write` does.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};

@@ -2,9 +2,9 @@
 //!
 //! Each library is opened by name first, which asks the dynamic loader (`LD_LIBRARY_PATH`, its cache), and
 //! then in the folders of [`Search`], in order. glibc answers a later request for the same name with a
-//! library that is already open, so that one opened here by path is the one that the bindings get. Of cuDNN the
-//! copy that the process has already, such as PyTorch's, comes before all others. Libraries are never closed,
-//! except those that turn out to be broken.
+//! library that is already open, so that one opened here by path is the one that the bindings get. Of cuDNN
+//! the copy that the process has already, such as PyTorch's, comes before all others. Libraries are never
+//! closed, except those that turn out to be broken.
 
 use std::fmt;
 use std::path::{Path, PathBuf};

@@ -1,7 +1,7 @@
 //! cuDNN's functions, of the library that was located.
 //!
-//! The bindings' functions of these names open a library by its bare name. In a process that has another cuDNN
-//! already, as one with PyTorch does, that can be a second one, which refuses the parts of the first.
+//! The bindings' functions of these names open a library by its bare name. In a process that has another
+//! cuDNN already, as one with PyTorch does, that can be a second one, which refuses the parts of the first.
 
 #![allow(non_snake_case, reason = "names of the C interface")]
 #![allow(unsafe_code, reason = "cuDNN is a C library")]
