@@ -21,6 +21,7 @@ macro_rules! functions {
         pub(super) const SYMBOLS: &[&str] = &[$(stringify!($name)),*];
 
         struct Functions {
+            // SAFETY: types alone; whoever calls an entry gives the reason.
             $($name: unsafe extern "C" fn($($type),*) -> $result,)*
         }
 
