@@ -467,6 +467,9 @@ pub(crate) struct Sweep {
     pub(crate) target: Target,
     #[command(flatten)]
     pub(crate) search: Search,
+    /// Draw the times by budget, with the bound, and write the picture here
+    #[arg(long, value_name = "FILE.svg")]
+    pub(crate) plot: Option<PathBuf>,
     /// Print a JSON list with an object for each budget, as `memc plan --json` prints it
     #[arg(long)]
     pub(crate) json: bool,

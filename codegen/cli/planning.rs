@@ -160,6 +160,7 @@ fn unplanned_peak(instance: &Instance) -> u64 {
 }
 
 pub(crate) fn sweep(args: &Sweep) -> Result<(), Failure> {
+    ready(&args.source.files(), &[args.plot.as_ref()])?;
     let progress = Progress::new(args.json);
     let search = args.search.search()?;
     let (workload, target) = (args.source.workload()?, args.target.target());
@@ -168,6 +169,9 @@ pub(crate) fn sweep(args: &Sweep) -> Result<(), Failure> {
     let swept = memc::sweep(&instance, &budgets, &search, &progress)?;
     progress.left_out(swept.left_out, "budget");
     progress.done();
+    if let Some(path) = &args.plot {
+        write_file(path, memc::plot(&swept).as_bytes())?;
+    }
     if args.json {
         emit_json(&swept.points)?
     } else {

@@ -218,8 +218,14 @@ fn sweep_has_a_row_for_every_budget_and_marks_those_that_pay() {
         fastest = fastest.min(step);
     }
     assert_eq!(fastest, number(&rows[3], "ideal_ns"), "14 MiB hold all that is live at once");
-    let text = memc_ok(&sweep);
+    let picture = folder.path().join("sweep.svg").display().to_string();
+    let text = memc_ok(&[&sweep[..], &["--plot", &picture]].concat());
     assert!(text.contains("below the smallest feasible") && text.contains("Pareto"), "{text}");
+    let picture = std::fs::read_to_string(picture).unwrap();
+    let count = |what: &str| picture.matches(what).count();
+    let drawn = [count("<circle"), count("class=\"pareto\""), count("2.00 MiB: no plan</title>")];
+    let pays = rows.iter().filter(|row| row["pareto"] == true).count();
+    assert_eq!(drawn, [3, pays, 1], "{picture}");
     memc_fails(4, &["sweep", &problem, "--gpu-mem", "1M:2M:1M"]);
 }
 

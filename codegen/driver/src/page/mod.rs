@@ -11,7 +11,7 @@ mod lanes;
 mod peak;
 mod scene;
 mod slots;
-mod svg;
+pub(crate) mod svg;
 mod tensors;
 
 use std::fmt::Write;

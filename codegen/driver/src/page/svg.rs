@@ -8,7 +8,7 @@ use memc_ir::Bytes;
 pub(super) const UNITS: u64 = 100_000;
 
 /// Text that is safe within an element and within an attribute in quotes.
-pub(super) fn escape(text: &str) -> String {
+pub(crate) fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
         match c {
@@ -25,12 +25,12 @@ pub(super) fn escape(text: &str) -> String {
 }
 
 /// A time.
-pub(super) fn ms(ns: u64) -> String {
+pub(crate) fn ms(ns: u64) -> String {
     format!("{:.3} ms", ns as f64 / 1e6)
 }
 
 /// A byte count.
-pub(super) fn size(bytes: u64) -> String {
+pub(crate) fn size(bytes: u64) -> String {
     Bytes(bytes).short()
 }
 
