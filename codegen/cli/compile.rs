@@ -1,6 +1,6 @@
 //! `memc compile` and `memc estimate`.
 
-use memc::{Compiled, Error, Model, SavedActivations, Work};
+use memc::{Compiled, Error, Model, SavedActivations, Work, memory_over_time};
 use memc_ir::{Bytes, counted};
 use serde_json::json;
 
@@ -8,6 +8,7 @@ use crate::args::{Compile, Estimate};
 use crate::buckets;
 use crate::figures::{ms, table, verdict};
 use crate::output::{Failure, Progress, Writing, emit, emit_json, ready, replaceable, stopped, write_file};
+use crate::sparkline;
 
 pub(crate) fn run(args: &Compile) -> Result<(), Failure> {
     let progress = Progress::new(args.json);
@@ -90,9 +91,13 @@ fn print(
     if ops > 0 {
         rows.push(row("on the host", "-".into(), format!("{}, {}", counted(ops, "op"), ms(ns))));
     }
+    let unplanned = memory_over_time(instance.given().kept());
+    let planned =
+        compiled.outcome.plan.as_ref().map(|plan| memory_over_time(&plan.schedule)).unwrap_or_default();
     emit(&format!(
-        "{}\n{}by {}: {}\n{}: {}; arena {} of a budget of {}{}, host {}; proved by the checker\n",
+        "{}{}\n{}by {}: {}\n{}: {}; arena {} of a budget of {}{}, host {}; proved by the checker\n",
         table(&["", "unplanned", "planned"], &rows),
+        sparkline::lines(&[("unplanned", &unplanned), ("planned", &planned)]),
         saved_line(saved),
         compiled.outcome.planner,
         verdict(claims.step_ns, instance.ideal_ns(), bound, compiled.outcome.stopped),
@@ -153,7 +158,8 @@ pub(crate) fn estimate(args: &Estimate) -> Result<(), Failure> {
         &format!("feasible --gpu-mem; working set of {op}"),
     ));
     let text = table(&[e.model.as_str(), "size", "bytes", ""], &rows);
-    Ok(emit(&format!("{text}\n{}{}\n", saved_line(&e.saved), kernels(e.work, e.work_unfused)))?)
+    let live = sparkline::lines(&[("unplanned", &e.live)]);
+    Ok(emit(&format!("{text}{live}\n{}{}\n", saved_line(&e.saved), kernels(e.work, e.work_unfused)))?)
 }
 
 /// The kernels of a step, in a line.

@@ -18,6 +18,7 @@ mod planning;
 mod report;
 mod serve;
 mod shell;
+mod sparkline;
 mod split;
 mod trace;
 mod values;

@@ -11,6 +11,7 @@ use serde::Serialize;
 use crate::candidate::Poses;
 use crate::error::Error;
 use crate::instance::Instance;
+use crate::memory::{Sample, memory_over_time};
 use crate::source::{Model, SavedActivations, Work};
 use crate::watch::{Event, Watch};
 
@@ -49,6 +50,9 @@ pub struct Estimate {
     pub saved: SavedActivations,
     pub work: Work,
     pub work_unfused: Work,
+    /// Live bytes over the step, reserve left out.
+    #[serde(skip)]
+    pub live: Vec<Sample>,
 }
 
 /// Estimates a model's step on its device, in the order as given.
@@ -85,6 +89,7 @@ pub fn estimate(model: &Model, watch: &dyn Watch) -> Result<Estimate, Error> {
         saved: model.smallest().saved.clone(),
         work: own.work,
         work_unfused: own.unfused.unwrap_or(own.work),
+        live: memory_over_time(instance.given().kept()),
     })
 }
 

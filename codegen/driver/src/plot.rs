@@ -16,18 +16,23 @@ const LEFT: f64 = 80.0;
 const RIGHT: f64 = 20.0;
 const TOP: f64 = 64.0;
 const BOTTOM: f64 = 56.0;
+/// A cross at a place.
+const CROSS: &str = "m-5 -5l10 10m0 -10l-10 10";
 /// Most marks of an axis.
 const MARKS: u64 = 8;
 
 const STYLE: &str = "\
 :root { color-scheme: light dark; }
-svg { background: #fff; } text { font: 13px system-ui, sans-serif; fill: #3c4552; } .title { font-size: 16px; fill: #1d2430; }
-.grid { stroke: #e2e5ea; } .step { stroke: #1f5fbf; stroke-width: 2; fill: none; } .pareto { fill: #1f5fbf; }
-.other { fill: #fff; stroke: #1f5fbf; stroke-width: 2; } .bound { stroke: #c2182b; stroke-dasharray: 6 4; fill: none; }
+svg { background: #fff; } text { font: 13px system-ui, sans-serif; fill: #3c4552; }
+.title { font-size: 16px; fill: #1d2430; } .grid { stroke: #e2e5ea; }
+.step { stroke: #1f5fbf; stroke-width: 2; fill: none; } .pareto { fill: #1f5fbf; }
+.other { fill: #fff; stroke: #1f5fbf; stroke-width: 2; }
+.bound { stroke: #c2182b; stroke-dasharray: 6 4; fill: none; }
 .ideal, .peak { stroke: #6b7480; stroke-dasharray: 2 4; } .none { stroke: #c2182b; stroke-width: 2; }
 @media (prefers-color-scheme: dark) {
 svg { background: #1c2027; } text { fill: #a3adba; } .title { fill: #e6e9ee; } .grid { stroke: #39404b; }
-.step, .other { stroke: #7fb0ff; } .pareto { fill: #7fb0ff; } .other { fill: #1c2027; } .bound, .none { stroke: #ff7080; } }
+.step, .other { stroke: #7fb0ff; } .pareto { fill: #7fb0ff; } .other { fill: #1c2027; }
+.bound, .none { stroke: #ff7080; } }
 ";
 
 /// An axis: the values at its two ends, and the pixels there.
@@ -43,8 +48,8 @@ impl Axis {
         self.pixels.0 + share.min(1.0) * (self.pixels.1 - self.pixels.0)
     }
 
-    /// Multiples of a round step within the axis. Steps are 1, 2 or 5 times a power of ten of `unit`, or where
-    /// it is `None` powers of two.
+    /// Multiples of a round step within the axis. Steps are 1, 2 or 5 times a power of ten of `unit`, or
+    /// where it is `None` powers of two.
     fn marks(&self, unit: Option<u64>) -> impl Iterator<Item = u64> + use<> {
         let (low, high) = self.values;
         let mut step = unit.unwrap_or(1);
@@ -171,14 +176,15 @@ fn dot(out: &mut String, point: &Point, x: &Axis, y: &Axis) {
             let text = format!("{budget}: {}{bound}", ms(ns));
             writeln!(
                 out,
-                "<circle class=\"{class}\" cx=\"{at:.1}\" cy=\"{:.1}\" r=\"4.5\"><title>{text}</title></circle>",
+                "<circle class=\"{class}\" cx=\"{at:.1}\" cy=\"{:.1}\" r=\"4.5\"><title>{text}</title>\
+                 </circle>",
                 y.at(ns)
             )
         }
         None => {
-            let (foot, cross) = (y.pixels.0 - 8.0, "m-5 -5l10 10m0 -10l-10 10");
+            let foot = y.pixels.0 - 8.0;
             let text = format!("<title>{budget}: no plan</title>");
-            writeln!(out, "<path class=\"none\" d=\"M{at:.1} {foot:.1}{cross}\">{text}</path>")
+            writeln!(out, "<path class=\"none\" d=\"M{at:.1} {foot:.1}{CROSS}\">{text}</path>")
         }
     };
 }
@@ -194,14 +200,10 @@ fn legend(out: &mut String) {
     ];
     let mut x = LEFT;
     for (text, width, class) in marks {
+        let at = y - 4.0;
         _ = match class {
-            "none" => writeln!(
-                out,
-                "<path class=\"none\" d=\"M{:.1} {:.1}m-5 -5l10 10m0 -10l-10 10\"/>",
-                x + 12.0,
-                y - 4.0
-            ),
-            _ => writeln!(out, "<path class=\"{class}\" d=\"M{x:.1} {:.1}h24\"/>", y - 4.0),
+            "none" => writeln!(out, "<path class=\"none\" d=\"M{:.1} {at:.1}{CROSS}\"/>", x + 12.0),
+            _ => writeln!(out, "<path class=\"{class}\" d=\"M{x:.1} {at:.1}h24\"/>"),
         };
         _ = writeln!(out, "<text x=\"{:.1}\" y=\"{y:.1}\">{text}</text>", x + 30.0);
         x += width;
