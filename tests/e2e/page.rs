@@ -3,8 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use memc_plan::{Action, Plan, PlanFile, Space};
+use memc_runtime::RunOptions;
 
-use crate::support::{memc_fails, memc_ok, put};
+use crate::support::{memc_fails, memc_ok, put, run, verified};
 
 const MODEL: &str = "models/cnn_bn/training_model.onnx";
 const TEXT: &str = "models/gen/gpt_text.dynamic.onnx";
@@ -251,4 +252,77 @@ fn pages_are_refused_with_the_reason() {
     let said = memc_fails(7, &["report", changed.to_str().unwrap(), "-o", &to]);
     assert!(said.contains("wrong.plan") && said.contains("memc check"), "{said}");
     assert!(!Path::new(&to).exists());
+}
+
+#[test]
+fn a_measured_step_is_drawn_beside_the_modelled_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = compile(folder.path(), MODEL, &["--gpu-mem", "peak*80%"]);
+    let trace = folder.path().join("step.json");
+    run(&path, folder.path(), RunOptions { trace: Some(trace.clone()), verify: false, ..verified(2, 1) });
+    let (plan, trace) = (path.to_str().unwrap(), trace.display().to_string());
+    let html = page(&path, &["--trace", &trace]);
+    require_balanced(&html);
+    let (lanes, measured) = (section(&html, "lanes"), section(&html, "measured"));
+    let texts = |section: &str| -> std::collections::BTreeSet<String> {
+        let name = |text: &str| text.split(", from ").next().unwrap().to_owned();
+        boxes(section).iter().map(|(_, text)| name(text)).filter(|name| !name.starts_with("stall")).collect()
+    };
+    assert_eq!(texts(lanes), texts(measured), "each command is drawn twice");
+    assert!(measured.contains("Measured on cpu: a step of"), "{measured}");
+    // A modelled trace is one too, and its times are those of the plan.
+    memc_ok(&["trace", plan, "-o", &trace]);
+    let html = page(&path, &["--trace", &trace]);
+    assert!(section(&html, "measured").contains("100.0 %"), "{html}");
+    let to = folder.path().join("other.html").display().to_string();
+    memc_fails(2, &["report", plan, "-o", &to, "--trace", "README.md"]);
+    // The same commands in another order.
+    let other = compile(folder.path(), MODEL, &["--gpu-mem", "peak*55%"]);
+    memc_fails(2, &["report", other.to_str().unwrap(), "-o", &to, "--trace", &trace]);
+}
+
+/// A browser that draws without a screen: `MEMC_BROWSER`, or one of Chromium's on the path.
+fn browser() -> Option<PathBuf> {
+    if let Some(named) = std::env::var_os("MEMC_BROWSER") {
+        return Some(named.into());
+    }
+    let names = ["chromium-headless-shell", "chromium", "chromium-browser", "google-chrome"];
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let folders: Vec<PathBuf> = std::env::split_paths(&path).chain(["/usr/lib/chromium".into()]).collect();
+    let all = names.iter().flat_map(|name| folders.iter().map(move |folder| folder.join(name)));
+    all.into_iter().find(|file| file.is_file())
+}
+
+/// A page opens in a browser: its script runs without an error, it asks for nothing, and something is drawn.
+#[test]
+fn a_browser_opens_a_page() {
+    let Some(browser) = browser() else {
+        eprintln!("skipped: no browser; MEMC_BROWSER names one of Chromium's");
+        return;
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let path = compile(folder.path(), MODEL, &["--gpu-mem", "peak*80%"]);
+    page(&path, &[]);
+    let html = path.with_extension("html");
+    let opened = |what: &[&str]| {
+        let mut command = std::process::Command::new(&browser);
+        command.args(["--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr"]);
+        let own = folder.path().join("profile");
+        command.arg(format!("--user-data-dir={}", own.display())).args(["--window-size=1200,900"]);
+        let output = command.args(what).arg(format!("file://{}", html.display())).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{said}");
+        assert!(!said.contains("CONSOLE"), "{said}");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    let dom = opened(&["--dump-dom"]);
+    let tools = dom.split("class=\"tools\"").nth(1).unwrap().split('>').next().unwrap();
+    assert!(!tools.contains("hidden"), "the script shows the tools: {tools}");
+    for attribute in ["src=\"", "href=\"http", "url("] {
+        assert!(!dom.contains(attribute), "the page asks for {attribute}");
+    }
+    let picture = folder.path().join("page.png");
+    opened(&[&format!("--screenshot={}", picture.display())]);
+    let bytes = std::fs::read(picture).unwrap();
+    assert!(bytes.starts_with(b"\x89PNG") && bytes.len() > 20_000, "{} bytes", bytes.len());
 }

@@ -30,6 +30,9 @@ pub(crate) struct Report {
     /// The page to write
     #[arg(short, long, value_name = "FILE.html", default_value = "report.html")]
     pub(crate) output: PathBuf,
+    /// Draw the measured step of this trace too, which `memrun --trace` wrote
+    #[arg(long, value_name = "FILE.json")]
+    pub(crate) trace: Option<PathBuf>,
     /// Bucket to draw, of a plan with several, such as seq=128 [default: the one that needs most memory
     /// unplanned]
     #[arg(long, value_name = "NAME")]

@@ -88,6 +88,8 @@ impl Trace<'_> {
             }
             _ => return None,
         };
+        let mut details = details;
+        details["command"] = span.command.into();
         let (track, start_ns, end_ns) =
             (u32::try_from(command.queue.index()).unwrap_or(u32::MAX), span.start_ns, span.end_ns);
         Some(TraceSpan { track, category, name, start_ns, end_ns, details })

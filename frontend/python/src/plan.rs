@@ -227,7 +227,7 @@ impl Plan {
 
     /// A page about the plan: one HTML file that needs no network.
     fn report(&self, py: Python<'_>) -> PyResult<String> {
-        let page = || memc::page(self.file.plan(), None, &self.profile()?);
+        let page = || memc::page(self.file.plan(), None, &self.profile()?, None);
         py.detach(page).map_err(|e| error::of_compiler(py, &e))
     }
 

@@ -18,7 +18,7 @@ const FILLED: u64 = 76;
 
 const LANE: u64 = UNITS / Queue::ALL.len() as u64;
 
-fn name(queue: Queue) -> &'static str {
+pub(super) fn name(queue: Queue) -> &'static str {
     match queue {
         Queue::COMPUTE => "compute",
         Queue::D2H => "to the host",
@@ -156,6 +156,16 @@ fn stalls(scene: &Scene<'_>) -> String {
 
 /// The picture, its legend and its stalls.
 pub(super) fn html(scene: &Scene<'_>) -> String {
+    format!(
+        "<p>Modelled for {}.</p>\n{}{}",
+        super::svg::escape(&scene.device),
+        picture(scene, "Lanes of the step: compute, copies in both directions, ops on the host, host thread"),
+        stalls(scene)
+    )
+}
+
+/// The picture and its legend.
+pub(super) fn picture(scene: &Scene<'_>, title: &str) -> String {
     let (content, left_out) = boxes(scene);
     let mut busy = [0u64; Queue::ALL.len()];
     for (&index, command) in scene.spans.keys().filter_map(|index| Some((index, scene.command(*index)?))) {
@@ -169,10 +179,10 @@ pub(super) fn html(scene: &Scene<'_>) -> String {
     }
     let left_out = match left_out {
         0 => String::new(),
-        more => format!(" The shortest are left out: {}.", counted(more, "command")),
+        more => format!("<p>The shortest are left out: {}.</p>\n", counted(more, "command")),
     };
     let plot = Plot {
-        title: "Lanes of the step: compute, copies in both directions, ops on the host, host thread",
+        title,
         height: 240,
         rows: Queue::ALL.map(lane).to_vec(),
         columns: time_marks(scene.step_ns),
@@ -180,11 +190,9 @@ pub(super) fn html(scene: &Scene<'_>) -> String {
         content,
     };
     format!(
-        "<p>Modelled for {}.{left_out}</p>\n<ul class=\"legend\"><li><i class=\"launch\"></i>kernel</li>\
+        "{left_out}<ul class=\"legend\"><li><i class=\"launch\"></i>kernel</li>\
          <li><i class=\"redo\"></i>kernel that recomputes</li><li><i class=\"copy\"></i>copy</li>\
-         <li><i class=\"stall\"></i>stall</li></ul>\n{}<ul class=\"facts\">{times}</ul>\n{}",
-        super::svg::escape(&scene.device),
+         <li><i class=\"stall\"></i>stall</li></ul>\n{}<ul class=\"facts\">{times}</ul>\n",
         plot.html(),
-        stalls(scene)
     )
 }

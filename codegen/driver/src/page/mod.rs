@@ -8,6 +8,7 @@ mod budget;
 mod curve;
 mod decisions;
 mod lanes;
+mod measured;
 mod peak;
 mod scene;
 mod slots;
@@ -19,6 +20,7 @@ use std::fmt::Write;
 use memc_passes::DeviceProfile;
 use memc_plan::Plan;
 
+use self::measured::Measured;
 use self::scene::Scene;
 use self::svg::{escape, ms, percent, size, table};
 use crate::check::{carried, check};
@@ -29,12 +31,17 @@ const STYLE: &str = include_str!("page.css");
 const SCRIPT: &str = include_str!("page.js");
 
 /// The page of a plan, or of the bucket with a name; of several, the one that needs most memory unplanned is
-/// drawn where no name is given.
+/// drawn where no name is given. `trace` is the text of a trace of the plan, whose times are drawn too.
 ///
 /// # Errors
 /// [`Error::Plan`] for a plan that the checker does not accept, [`Error::Usage`] for a name that no bucket
-/// has.
-pub fn page(plan: &Plan, bucket: Option<&str>, profile: &DeviceProfile) -> Result<String, Error> {
+/// has, and for a text that is no trace of the plan.
+pub fn page(
+    plan: &Plan,
+    bucket: Option<&str>,
+    profile: &DeviceProfile,
+    trace: Option<&str>,
+) -> Result<String, Error> {
     if let Err(rejection) = check(plan, None)? {
         let first = rejection.errors.0.first().map(ToString::to_string).unwrap_or_default();
         return Err(Error::Plan(format!(
@@ -47,6 +54,13 @@ pub fn page(plan: &Plan, bucket: Option<&str>, profile: &DeviceProfile) -> Resul
     };
     let module = carried(drawn)?;
     let scene = Scene::of(drawn, &module, profile)?;
+    let measured = match trace {
+        Some(text) => {
+            let measured = Measured::parse(text, drawn)?;
+            measured::html(&scene, Scene::of(drawn, &module, profile)?, measured)
+        }
+        None => String::new(),
+    };
     Ok(filled(|name| match name {
         "model" => escape(&drawn.meta.model),
         "style" => STYLE.to_owned(),
@@ -59,6 +73,7 @@ pub fn page(plan: &Plan, bucket: Option<&str>, profile: &DeviceProfile) -> Resul
         "arena" => arena::html(&scene),
         "memory" => curve::html(&scene),
         "lanes" => lanes::html(&scene),
+        "measured" => measured.clone(),
         "peak" => peak::html(&scene),
         "decisions" => decisions::html(&scene),
         "states" => states(drawn),
