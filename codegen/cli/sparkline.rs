@@ -11,8 +11,8 @@ const BLOCKS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇',
 const COLUMNS: usize = 60;
 const OTHERS: usize = 32;
 
-/// A line for each step: its name, its live bytes over time, and the most of them. The lines have one scale of
-/// bytes; each has its own time. Nothing where stdout is no terminal, or too narrow a one.
+/// A line for each step: its name, its live bytes over time, and the most of them. The lines have one scale
+/// of bytes; each has its own time. Nothing where stdout is no terminal, or too narrow a one.
 pub(crate) fn lines(steps: &[(&str, &[Sample])]) -> String {
     let columns = width().map_or(0, |width| width.saturating_sub(OTHERS).min(COLUMNS));
     if columns < 8 { String::new() } else { drawn(steps, columns) }

@@ -282,6 +282,7 @@ fn a_measured_step_is_drawn_beside_the_modelled_one() {
 }
 
 /// A browser that draws without a screen: `MEMC_BROWSER`, or one of Chromium's on the path.
+#[allow(clippy::disallowed_methods, reason = "the machine says where its browser is")]
 fn browser() -> Option<PathBuf> {
     if let Some(named) = std::env::var_os("MEMC_BROWSER") {
         return Some(named.into());
