@@ -11,6 +11,7 @@ const TOP: &[&str] = &[
     ".gitignore",
     "ARCHITECTURE.md",
     "BENCHMARKS.md",
+    "CHANGELOG.md",
     "CONTRIBUTING.md",
     "Cargo.lock",
     "Cargo.toml",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import pathlib
+import sys
 import warnings
 from typing import Any, Callable, Mapping
 
@@ -414,7 +415,25 @@ def placed(device: str | None, model: torch.nn.Module) -> tuple[str, torch.devic
 
 def compiled(built: Built, budget, device: str, options: dict):
     budget = f"{budget}B" if isinstance(budget, int) else budget
-    return _native.compile(str(built.module), budget=budget, device=device, name=built.module.name, **options)
+    with stages(options):
+        return _native.compile(str(built.module), budget=budget, device=device, name=built.module.name, **options)
+
+
+@contextlib.contextmanager
+def stages(options: dict):
+    """Says on a terminal what is being done, in one line that is gone at the end, unless `progress` is given."""
+    if "progress" in options or not (sys.stderr and sys.stderr.isatty()):
+        yield
+        return
+
+    def show(text: str) -> None:
+        print(f"\r\033[Kmemc: {text[:100]}", end="", file=sys.stderr, flush=True)
+
+    options["progress"] = show
+    try:
+        yield
+    finally:
+        print("\r\033[K", end="", file=sys.stderr, flush=True)
 
 
 def export_step(path, model, loss_fn, optimizer, example_inputs, *, compute=None, accumulate: int = 1,
