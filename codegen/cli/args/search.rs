@@ -135,7 +135,7 @@ impl Search {
 impl Permissions {
     /// The planner's permissions.
     pub(crate) fn allow(self) -> Allow {
-        Allow { swap: !self.no_swap, recompute: !self.no_recompute, reorder: true }
+        Allow { swap: !self.no_swap, recompute: !self.no_recompute, ..Allow::ALL }
     }
 }
 

@@ -82,14 +82,16 @@ struct Order {
 /// `ir` is a module of the graph phase in the IR's text form. `budget` is device memory as on the command
 /// line, such as "16G", "60%" of the device, or "peak*60%" of what the step takes unplanned; without one
 /// everything stays on the device. `device` is a profile: "cpu", "h100", a file, or "cuda" for this machine's
-/// GPU. `conv_workspace` is what a convolution on a GPU may take, from "32M" to "512M". `effort` is from 0 to
-/// 5. `progress` is called with a line of text now and then, and may raise.
+/// GPU. `copies` allows states that begin a step both on the device and in host memory. `conv_workspace` is
+/// what a convolution on a GPU may take, from "32M" to "512M". `effort` is from 0 to 5. `progress` is called
+/// with a line of text now and then, and may raise.
 ///
 /// Raises InvalidModel, InfeasibleBudget, Error for wrong arguments, KeyboardInterrupt.
 #[pyfunction]
 #[pyo3(signature = (
     ir, *, budget = None, device = "cpu", host_memory = None, conv_workspace = "512M", effort = None,
-    seed = None, swap = true, recompute = true, rewrite = true, host_ops = true, name = None, progress = None
+    seed = None, swap = true, recompute = true, copies = true, rewrite = true, host_ops = true, name = None,
+    progress = None
 ))]
 #[allow(clippy::too_many_arguments, reason = "keyword arguments of a Python function")]
 pub(crate) fn compile(
@@ -103,6 +105,7 @@ pub(crate) fn compile(
     seed: Option<u64>,
     swap: bool,
     recompute: bool,
+    copies: bool,
     rewrite: bool,
     host_ops: bool,
     name: Option<String>,
@@ -126,7 +129,7 @@ pub(crate) fn compile(
         return Err(error::usage(py, format!("effort: {effort} is not from 0 to {MOST_EFFORT}")));
     }
     let mut allow = default.allow;
-    (allow.swap, allow.recompute) = (swap, recompute);
+    (allow.swap, allow.recompute, allow.copies) = (swap, recompute, copies);
     let host = if host_ops { HostOps::Best } else { HostOps::None };
     let search = Search { allow, host, effort, seed: seed.unwrap_or(default.seed), ..default };
     let device = device.to_owned();

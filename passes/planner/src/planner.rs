@@ -21,11 +21,13 @@ pub struct Allow {
     pub recompute: bool,
     /// Leave the problem's order.
     pub reorder: bool,
+    /// Begin a step with a state both on the device and in host memory.
+    pub copies: bool,
 }
 
 impl Allow {
     /// Every permission.
-    pub const ALL: Allow = Allow { swap: true, recompute: true, reorder: true };
+    pub const ALL: Allow = Allow { swap: true, recompute: true, reorder: true, copies: true };
 
     /// These permissions on a device: no swapping without a link to the host.
     pub fn on(self, device: &Device) -> Allow {

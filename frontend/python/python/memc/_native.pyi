@@ -56,6 +56,7 @@ def compile(
     seed: Optional[int] = None,
     swap: bool = True,
     recompute: bool = True,
+    copies: bool = True,
     rewrite: bool = True,
     host_ops: bool = True,
     name: Optional[str] = None,

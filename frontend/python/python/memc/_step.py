@@ -114,8 +114,6 @@ class Step:
 
     def _write(self, name: str, tensor: torch.Tensor) -> None:
         dense = plain(tensor)
-        if dense.data_ptr() == self._views[name].address:
-            dense = dense.clone()
         self._session.write(name, *span(dense))
 
     # Running.
@@ -183,8 +181,6 @@ class TrainStep(Step):
         # Where tensors go when the step is closed.
         self._homes = {name: tensor.device for name, tensor in built.tensors.items()}
         self._homes |= {state: self._homes[parameter] for parameter, _, state in built.optimizer}
-        # Versions of tensors whose states have copies, when the copies were last equal to them.
-        self._versions: dict[str, int] = {}
         # One number for each parameter, on memory that is filled at once.
         self._counts = torch.zeros(len(built.trained))
         super().__init__(built, plan, spec, examples, device, threads, tune)
@@ -219,20 +215,15 @@ class TrainStep(Step):
         """Lets a tensor of the user be the state's memory."""
         with torch.no_grad():
             tensor.data = self._viewed(name)
-        self._versions[name] = tensor._version
 
     def _pull_foreign(self) -> None:
-        """Takes over what the user, or another step, has changed where this one does not see it."""
+        """Takes over tensors that the user has replaced, or that are another step's memory."""
         owned = {*self._built.trained, *self._built.buffers}
         for name, tensor in self._states.items():
-            view = self._views[name]
-            if tensor.numel() and tensor.data_ptr() != view.address:
+            if tensor.numel() and tensor.data_ptr() != self._views[name].address:
                 self._write(name, tensor)
                 if name in owned:
                     self._adopt(name, tensor)
-            elif view.has_copies and tensor._version != self._versions.get(name):
-                self._write(name, tensor)
-                self._versions[name] = tensor._version
         self._pull_optimizer()
 
     def _optimizer_tensors(self) -> dict[str, torch.Tensor]:
@@ -258,7 +249,6 @@ class TrainStep(Step):
         self._counts.fill_(self.steps_done)
         for parameter, kind, name in self._built.optimizer:
             self._states[name] = self.optimizer.state[self._names[parameter]][kind] = self._viewed(name)
-            self._versions[name] = self._states[name]._version
         if type(self.optimizer) is not torch.optim.SGD:
             for name, count in zip(self._built.trained, self._counts):
                 self.optimizer.state[self._names[name]]["step"] = count
@@ -415,6 +405,8 @@ def placed(device: str | None, model: torch.nn.Module) -> tuple[str, torch.devic
 
 def compiled(built: Built, budget, device: str, options: dict):
     budget = f"{budget}B" if isinstance(budget, int) else budget
+    # The user may change a tensor at any time, in ways that nothing tells: a state has to lie in one place.
+    options = {"copies": False, **options}
     with stages(options):
         return _native.compile(str(built.module), budget=budget, device=device, name=built.module.name, **options)
 

@@ -201,7 +201,7 @@ mod tests {
     fn an_input_arrives_while_the_step_before_ends() {
         for (late, tensors) in [(false, 3), (true, 4)] {
             let p = step(late);
-            let allow = Allow { swap: true, recompute: false, reorder: false };
+            let allow = Allow { recompute: false, reorder: false, ..Allow::ALL };
             let request = Request { allow, ..Request::new(tensors * 2048) };
             let found = plan(&p, &request, &Starts::NONE).expect("there is a plan");
             let took = |decisions| evaluate(&p, decisions).expect("it runs").evaluation.step_ns;

@@ -261,7 +261,9 @@ impl<'a> State<'a> {
 
     /// Whether a tensor may be on both sides when a step begins.
     pub(crate) fn may_shadow(&self, t: TensorId) -> bool {
-        self.may.shadow && self.p.tensors[t].persistent() && self.may.allow.swap && self.p.device.can_swap()
+        let allow = &self.may.allow;
+        let may = self.may.shadow && allow.copies && allow.swap;
+        may && self.p.tensors[t].persistent() && self.p.device.can_swap()
     }
 
     /// Has a persistent tensor on both sides when a step begins, or not.
