@@ -37,6 +37,7 @@ mod serve;
 mod serving;
 #[path = "../../runtime/tests/run/signal.rs"]
 mod signal;
+mod snapshot;
 mod support;
 mod told;
 mod tools;

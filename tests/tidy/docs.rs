@@ -14,6 +14,7 @@ const HOSTS: &[&str] = &[
     "github.com",
     "onnx.ai",
     "onnxruntime.ai",
+    "pytorch.org",
     "rustup.rs",
     "ui.perfetto.dev",
     "www.apache.org",

@@ -27,9 +27,12 @@ pub(crate) struct Report {
     /// The plan
     #[arg(value_name = "model.plan")]
     pub(crate) plan: PathBuf,
-    /// The page to write
-    #[arg(short, long, value_name = "FILE.html", default_value = "report.html")]
-    pub(crate) output: PathBuf,
+    /// The page to write [default: report.html, and none with --snapshot]
+    #[arg(short, long, value_name = "FILE.html")]
+    pub(crate) output: Option<PathBuf>,
+    /// Write a snapshot of memory, too, which pytorch.org/memory_viz opens
+    #[arg(long, value_name = "FILE.pickle")]
+    pub(crate) snapshot: Option<PathBuf>,
     /// Bucket to draw, of a plan with several, such as seq=128 [default: the one that needs most memory
     /// unplanned]
     #[arg(long, value_name = "NAME")]

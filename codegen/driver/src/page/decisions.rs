@@ -90,6 +90,11 @@ fn fates(scene: &Scene<'_>) -> Vec<Fate> {
     of.into_iter().map(fate).collect()
 }
 
+/// Fates of all tensors that stays or states tell of, without scratch.
+pub(super) fn by_tensor(scene: &Scene<'_>) -> BTreeMap<usize, Does> {
+    fates(scene).into_iter().map(|fate| (fate.tensor, fate.does)).collect()
+}
+
 fn gaps(scene: &Scene<'_>, tensor: usize, stays: &[(&Stay, u64, u64)]) -> Vec<Gap> {
     let mut gaps = Vec::new();
     let persists = scene.tensors.get(tensor).is_some_and(|tensor| tensor.persists);

@@ -1,4 +1,5 @@
-//! A plan as a page: one HTML file with pictures of its memory and its step, which needs no network.
+//! A plan as a page: one HTML file with pictures of its memory and its step, which needs no network. The
+//! same as a snapshot for PyTorch's memory viewer.
 //!
 //! The plan alone is read. Times are those of the cost model, names and purposes those of the source graph
 //! that the plan carries. The same plan gives the same bytes.
@@ -11,6 +12,7 @@ mod lanes;
 mod peak;
 mod scene;
 mod slots;
+mod snapshot;
 mod svg;
 mod tensors;
 
@@ -35,16 +37,7 @@ const SCRIPT: &str = include_str!("page.js");
 /// [`Error::Plan`] for a plan that the checker does not accept, [`Error::Usage`] for a name that no bucket
 /// has.
 pub fn page(plan: &Plan, bucket: Option<&str>, profile: &DeviceProfile) -> Result<String, Error> {
-    if let Err(rejection) = check(plan, None)? {
-        let first = rejection.errors.0.first().map(ToString::to_string).unwrap_or_default();
-        return Err(Error::Plan(format!(
-            "not a correct plan of its source, which `memc check` tells more of: {first}"
-        )));
-    }
-    let index = plan.find_bucket(bucket).map_err(|error| Error::Usage(error.to_string()))?;
-    let Some(drawn) = plan.bucket(index) else {
-        return Err(Error::Internal("the plan lost a bucket".into()));
-    };
+    let (index, drawn) = proved(plan, bucket)?;
     let module = carried(drawn)?;
     let scene = Scene::of(drawn, &module, profile)?;
     Ok(filled(|name| match name {
@@ -65,6 +58,35 @@ pub fn page(plan: &Plan, bucket: Option<&str>, profile: &DeviceProfile) -> Resul
         "facts" => facts(&scene),
         _ => String::new(),
     }))
+}
+
+/// A snapshot of PyTorch's CUDA allocator, as a pickle that pytorch.org/memory_viz opens. It is of the plan
+/// or bucket that [`page`] draws.
+///
+/// The one segment is the device arena, and addresses are offsets in it. The trace has a whole step and the
+/// next one up to its peak, whose blocks are the segment's. Frames name a tensor, the op that made it, with
+/// the place in the user's program or the node where the plan knows it, and its purpose. `user_metadata` says
+/// what the plan decided. `time_us` is in µs from the first step's begin, by the cost model.
+///
+/// # Errors
+/// As of [`page`].
+pub fn snapshot(plan: &Plan, bucket: Option<&str>, profile: &DeviceProfile) -> Result<Vec<u8>, Error> {
+    let (_, drawn) = proved(plan, bucket)?;
+    let module = carried(drawn)?;
+    snapshot::pickle(&Scene::of(drawn, &module, profile)?)
+}
+
+/// The bucket of a plan to show, with its index, if the checker accepts the plan.
+fn proved<'a>(plan: &'a Plan, bucket: Option<&str>) -> Result<(usize, &'a Plan), Error> {
+    if let Err(rejection) = check(plan, None)? {
+        let first = rejection.errors.0.first().map(ToString::to_string).unwrap_or_default();
+        return Err(Error::Plan(format!(
+            "not a correct plan of its source, which `memc check` tells more of: {first}"
+        )));
+    }
+    let index = plan.find_bucket(bucket).map_err(|error| Error::Usage(error.to_string()))?;
+    let drawn = plan.bucket(index).ok_or_else(|| Error::Internal("the plan lost a bucket".into()))?;
+    Ok((index, drawn))
 }
 
 /// The skeleton with its holes, `{{name}}`, filled; what fills one is not looked at again.

@@ -118,6 +118,11 @@ impl<'a> Tensors<'a> {
         self.by_name.get(name).copied()
     }
 
+    /// The source of the op of a label: a node's name or a place `FILE:LINE`; empty where there is none.
+    pub(super) fn origin(&self, label: &str) -> Option<&str> {
+        self.op(label).and_then(|id| self.module.ops.get(id)).map(|op| op.origin.as_str())
+    }
+
     pub(super) fn get(&self, index: usize) -> Option<&Tensor> {
         self.all.get(index)
     }
