@@ -8,9 +8,11 @@ use crate::args::Report;
 use crate::output::{Failure, ready, say, write_file};
 
 pub(crate) fn run(args: &Report) -> Result<(), Failure> {
-    let usual = args.snapshot.is_none().then(|| PathBuf::from("report.html"));
+    let is_alone = args.snapshot.is_none() && args.annotate.is_none();
+    let usual = is_alone.then(|| PathBuf::from("report.html"));
     let page = args.output.as_ref().or(usual.as_ref());
-    ready(&[Some(&args.plan)], &[page, args.snapshot.as_ref()])?;
+    let outputs = [page, args.snapshot.as_ref(), args.annotate.as_ref()];
+    ready(&[Some(&args.plan), args.source.as_ref()], &outputs)?;
     let file = memc::open(&args.plan)?;
     let (plan, bucket) = (file.plan(), args.bucket.as_deref());
     let profile = device::of_plan(args.device.as_deref(), &plan.meta.profile)?;
@@ -20,6 +22,10 @@ pub(crate) fn run(args: &Report) -> Result<(), Failure> {
     }
     if let Some(path) = &args.snapshot {
         write(path, &memc::snapshot(plan, bucket, &profile).map_err(|e| e.in_plan(&args.plan))?)?;
+    }
+    if let (Some(path), Some(model)) = (&args.annotate, &args.source) {
+        let copy = memc::annotate(plan, bucket, args.device.as_deref(), model, path);
+        write(path, &copy.map_err(|e| e.in_plan(&args.plan))?)?;
     }
     Ok(())
 }

@@ -6,6 +6,7 @@
 
 mod accumulate;
 mod alloc;
+mod annotate;
 #[path = "../../runtime/tests/run/arena.rs"]
 mod arena;
 mod buckets;

@@ -12,6 +12,7 @@ const HOSTS: &[&str] = &[
     "doc.rust-lang.org",
     "docs.rs",
     "github.com",
+    "netron.app",
     "onnx.ai",
     "onnxruntime.ai",
     "pytorch.org",

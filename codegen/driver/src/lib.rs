@@ -58,7 +58,7 @@ pub use max_batch::{MaxBatch, MaxBatchOptions, Probe, max_batch};
 /// Limits of [`Options::conv_workspace`].
 pub use memc_passes::CONV_WORKSPACE;
 pub use memory::{Sample, memory_over_time};
-pub use page::{page, snapshot};
+pub use page::{annotate, page, snapshot};
 pub use plan::{DecisionsFile, Outcome, Search, Solved, planner};
 pub use report::{Report, over};
 pub use source::{Graph, Imported, Model, Rewrites, SavedActivations, Source, Target, Work, context, import};

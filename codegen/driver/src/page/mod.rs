@@ -1,5 +1,5 @@
 //! A plan as a page: one HTML file with pictures of its memory and its step, which needs no network. The
-//! same as a snapshot for PyTorch's memory viewer.
+//! same as a snapshot for PyTorch's memory viewer, and as notes in a copy of the model.
 //!
 //! The plan alone is read. Times are those of the cost model, names and purposes those of the source graph
 //! that the plan carries. The same plan gives the same bytes.
@@ -9,6 +9,7 @@ mod budget;
 mod curve;
 mod decisions;
 mod lanes;
+mod notes;
 mod peak;
 mod scene;
 mod slots;
@@ -17,14 +18,16 @@ mod svg;
 mod tensors;
 
 use std::fmt::Write;
+use std::path::Path;
 
 use memc_passes::DeviceProfile;
 use memc_plan::Plan;
 
 use self::scene::Scene;
 use self::svg::{escape, ms, percent, size, table};
-use crate::check::{carried, check};
+use crate::check::{carried, check, require_source};
 use crate::error::Error;
+use crate::source::import_failed;
 
 const PAGE: &str = include_str!("page.html");
 const STYLE: &str = include_str!("page.css");
@@ -74,6 +77,35 @@ pub fn snapshot(plan: &Plan, bucket: Option<&str>, profile: &DeviceProfile) -> R
     let (_, drawn) = proved(plan, bucket)?;
     let module = carried(drawn)?;
     snapshot::pickle(&Scene::of(drawn, &module, profile)?)
+}
+
+/// A copy of a plan's ONNX model, to be written to `copy`. Its nodes and values have the plan's decisions as
+/// metadata with keys `memc.*`. All else is the model's: data in other files stays there.
+///
+/// `device` is the name or file of the profile where the plan's is a measured one.
+///
+/// # Errors
+/// As of [`page`]. [`Error::Usage`] for a plan of several jobs or of another model, and for a copy outside
+/// the model's folder where the model has data in other files. [`Error::Model`] for a file that is no ONNX
+/// model, [`Error::Io`] for one that cannot be read.
+pub fn annotate(
+    plan: &Plan,
+    bucket: Option<&str>,
+    device: Option<&str>,
+    model: &Path,
+    copy: &Path,
+) -> Result<Vec<u8>, Error> {
+    let (_, drawn) = proved(plan, bucket)?;
+    if memc_plan::jobs(&drawn.meta.options).next().is_some() {
+        return Err(Error::Usage("the plan is of several jobs; notes are for a plan of one model".into()));
+    }
+    let module = carried(drawn)?;
+    let profile = crate::device::of_plan(device, &plan.meta.profile)?;
+    let scene = Scene::of(drawn, &module, &profile)?;
+    let noted = memc_frontend::annotate(model, copy, &notes::notes(&scene));
+    let noted = noted.map_err(|error| import_failed(model, &error))?;
+    require_source(drawn, model, device)?;
+    Ok(noted)
 }
 
 /// The bucket of a plan to show, with its index, if the checker accepts the plan.
