@@ -199,6 +199,8 @@ peak, and which leave the device. Its times are modelled.
 
 Examples:
   memc report model.plan -o report.html
+  memc report model.plan --snapshot memory.pickle
+  memc report model.plan --source model.onnx --annotate annotated.onnx
   memc report lengths.plan --bucket seq=128 -o report.html")]
     Report(Report),
     /// Print a plan

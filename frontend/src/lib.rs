@@ -22,6 +22,7 @@
 //! ```
 
 mod advice;
+mod annotate;
 mod checkpoint;
 mod compose;
 mod constants;
@@ -57,6 +58,7 @@ use memc_ir::attr::{F32, Reduction};
 use memc_ir::recipe::{Loss, Optimizer, OptimizerSpec, Recipe};
 use memc_ir::{Data, Feed, Module, Role, TensorType, counted};
 
+pub use annotate::{Entries, Notes, annotate};
 pub use error::ImportError;
 pub use names::read_parameter_names;
 

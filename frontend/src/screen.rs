@@ -257,7 +257,7 @@ fn walk(bytes: &[u8], root: Message, lean: &mut Lean) -> Result<(), Refusal> {
 }
 
 /// The base-128 integer at `*at`, which moves behind it; `None` when it passes `end` or 64 bits.
-fn varint(bytes: &[u8], at: &mut usize, end: usize) -> Option<u64> {
+pub(crate) fn varint(bytes: &[u8], at: &mut usize, end: usize) -> Option<u64> {
     let mut value = 0u64;
     for shift in (0..64).step_by(7) {
         if *at >= end {

@@ -6,6 +6,7 @@
 
 mod accumulate;
 mod alloc;
+mod annotate;
 #[path = "../../runtime/tests/run/arena.rs"]
 mod arena;
 mod buckets;
@@ -37,6 +38,7 @@ mod serve;
 mod serving;
 #[path = "../../runtime/tests/run/signal.rs"]
 mod signal;
+mod snapshot;
 mod support;
 mod told;
 mod tools;

@@ -27,12 +27,22 @@ pub(crate) struct Report {
     /// The plan
     #[arg(value_name = "model.plan")]
     pub(crate) plan: PathBuf,
-    /// The page to write
-    #[arg(short, long, value_name = "FILE.html", default_value = "report.html")]
-    pub(crate) output: PathBuf,
-    /// Draw the measured step of this trace too, which `memrun --trace` wrote
+    /// The page to write [default: report.html, and none with --snapshot or
+    /// --annotate]
+    #[arg(short, long, value_name = "FILE.html")]
+    pub(crate) output: Option<PathBuf>,
+    /// Draw the measured step of this trace on the page, too, which `memrun --trace` wrote
     #[arg(long, value_name = "FILE.json")]
     pub(crate) trace: Option<PathBuf>,
+    /// Write a snapshot of memory, too, which pytorch.org/memory_viz opens
+    #[arg(long, value_name = "FILE.pickle")]
+    pub(crate) snapshot: Option<PathBuf>,
+    /// Write a copy of the model with what was decided as metadata of its nodes and values, for Netron
+    #[arg(long, value_name = "FILE.onnx", requires = "source")]
+    pub(crate) annotate: Option<PathBuf>,
+    /// The ONNX model that the plan is of
+    #[arg(long, value_name = "MODEL.onnx", requires = "annotate")]
+    pub(crate) source: Option<PathBuf>,
     /// Bucket to draw, of a plan with several, such as seq=128 [default: the one that needs most memory
     /// unplanned]
     #[arg(long, value_name = "NAME")]

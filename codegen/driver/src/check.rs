@@ -109,6 +109,31 @@ fn reference(plan: &Plan, against: &Against) -> Result<Module, Error> {
     Ok(model.graph(formulation).unwrap_or(model.own()).module.clone())
 }
 
+/// Refuses a model that is not the one of a plan, initial values aside.
+pub(crate) fn require_source(plan: &Plan, model: &Path, device: Option<&str>) -> Result<(), Error> {
+    let other = |why: &str| {
+        let (path, of) = (model.display(), &plan.meta.model);
+        Error::Usage(format!("{path}: the plan is of another model (`{of}`){why}"))
+    };
+    let source = JobFile { job: None, path: model.to_owned() };
+    // Another device's times may be asked for; the graph is that of the plan's own one.
+    let device = device.filter(|_| device::find(&plan.meta.profile).is_err());
+    let against = Against { sources: vec![source], device: device.map(str::to_owned), ..Against::default() };
+    let graph = reference(plan, &against).map_err(|error| match error {
+        Error::Io(_) | Error::Internal(_) | Error::Bug { .. } => error,
+        // Another model may not take the options of this one.
+        error => other(&format!(": read with the plan's options, {error}")),
+    })?;
+    let printed = |mut module: Module| {
+        module.states.iter_mut().for_each(|(_, state)| state.init = Init::Zeros);
+        print(&module)
+    };
+    if printed(graph) != printed(carried(plan)?) {
+        return Err(other(", or has another optimizer model than the one beside it"));
+    }
+    Ok(())
+}
+
 /// The most likely mistake, where the plan and the graph differ as a whole.
 fn hint(against: &Against, graph: &Module, plan: &Plan) -> Option<String> {
     let shown = |files: &[JobFile]| {

@@ -59,7 +59,7 @@ pub use max_batch::{MaxBatch, MaxBatchOptions, Probe, max_batch};
 /// Limits of [`Options::conv_workspace`].
 pub use memc_passes::CONV_WORKSPACE;
 pub use memory::{Sample, memory_over_time};
-pub use page::page;
+pub use page::{annotate, page, snapshot};
 pub use plan::{DecisionsFile, Outcome, Search, Solved, planner};
 pub use plot::plot;
 pub use report::{Report, over};

@@ -238,11 +238,7 @@ pub fn import(source: &Source) -> Result<Imported, Error> {
         return Err(Error::Model(format!("{}: {text}", path.display())));
     }
     let options = &source.import;
-    let failed = |e: ImportError| match &e {
-        ImportError::Usage(_) => Error::Usage(e.to_string()),
-        ImportError::Io { .. } => Error::Io(e.to_string()),
-        _ => Error::Model(format!("{}: {e}", path.display())),
-    };
+    let failed = |e: ImportError| import_failed(path, &e);
     let mut import = memc_frontend::import(path, options).map_err(failed)?;
     // The passes that build a step ask nothing of the device.
     let mut cx = context(&PROFILES[0]);
@@ -259,6 +255,15 @@ pub fn import(source: &Source) -> Result<Imported, Error> {
     verify(&module)
         .map_err(|d| Error::Internal(format!("invalid module\n{}", print_diags(&module, &d).trim_end())))?;
     Ok(Imported { module, notes, warnings, options: recorded(options), fired })
+}
+
+/// Error of a failed import of a file.
+pub(crate) fn import_failed(path: &Path, error: &ImportError) -> Error {
+    match error {
+        ImportError::Usage(_) => Error::Usage(error.to_string()),
+        ImportError::Io { .. } => Error::Io(error.to_string()),
+        _ => Error::Model(format!("{}: {error}", path.display())),
+    }
 }
 
 /// Hint at the file to give in place of a folder.

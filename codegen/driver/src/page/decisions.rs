@@ -14,17 +14,18 @@ use super::tensors::Part;
 use crate::explain::Does;
 
 /// A time in which a tensor has no bytes on the device although it is needed again.
-struct Gap {
+pub(super) struct Gap {
     from_ns: u64,
     to_ns: u64,
     /// Whether it reaches into the next step.
-    next_step: bool,
-    after: Option<usize>,
-    before: Option<usize>,
+    pub(super) next_step: bool,
+    /// The command that it leaves after, and the one that it is back for.
+    pub(super) after: Option<usize>,
+    pub(super) before: Option<usize>,
     /// Commands that bring it out, and back.
     out: Option<usize>,
     back: Option<usize>,
-    recomputed: bool,
+    pub(super) recomputed: bool,
 }
 
 /// Bytes of a tensor, and its stays with their times.
@@ -34,11 +35,12 @@ struct Stays<'s> {
     all: Vec<(&'s Stay, u64, u64)>,
 }
 
-struct Fate {
-    tensor: usize,
-    bytes: u64,
-    does: Does,
-    gaps: Vec<Gap>,
+/// Fate of a tensor in a step.
+pub(super) struct Fate {
+    pub(super) tensor: usize,
+    pub(super) bytes: u64,
+    pub(super) does: Does,
+    pub(super) gaps: Vec<Gap>,
 }
 
 fn gap(scene: &Scene<'_>, (before, end): (&Stay, u64), (next, start): (&Stay, u64), next_step: bool) -> Gap {
@@ -56,7 +58,7 @@ fn gap(scene: &Scene<'_>, (before, end): (&Stay, u64), (next, start): (&Stay, u6
 }
 
 /// Fates of all tensors that stays or states tell of, without scratch.
-fn fates(scene: &Scene<'_>) -> Vec<Fate> {
+pub(super) fn fates(scene: &Scene<'_>) -> Vec<Fate> {
     let mut of: BTreeMap<usize, Stays<'_>> = BTreeMap::new();
     for slot in &scene.slots.slots {
         for stay in scene.stays(slot) {
@@ -88,6 +90,11 @@ fn fates(scene: &Scene<'_>) -> Vec<Fate> {
         Fate { tensor, bytes, does, gaps }
     };
     of.into_iter().map(fate).collect()
+}
+
+/// Fates of all tensors that stays or states tell of, without scratch.
+pub(super) fn by_tensor(scene: &Scene<'_>) -> BTreeMap<usize, Does> {
+    fates(scene).into_iter().map(|fate| (fate.tensor, fate.does)).collect()
 }
 
 fn gaps(scene: &Scene<'_>, tensor: usize, stays: &[(&Stay, u64, u64)]) -> Vec<Gap> {

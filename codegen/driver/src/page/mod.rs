@@ -1,4 +1,5 @@
-//! A plan as a page: one HTML file with pictures of its memory and its step, which needs no network.
+//! A plan as a page: one HTML file with pictures of its memory and its step, which needs no network. The
+//! same as a snapshot for PyTorch's memory viewer, and as notes in a copy of the model.
 //!
 //! The plan alone is read. Times are those of the cost model, names and purposes those of the source graph
 //! that the plan carries. The same plan gives the same bytes.
@@ -9,13 +10,16 @@ mod curve;
 mod decisions;
 mod lanes;
 mod measured;
+mod notes;
 mod peak;
 mod scene;
 mod slots;
+mod snapshot;
 pub(crate) mod svg;
 mod tensors;
 
 use std::fmt::Write;
+use std::path::Path;
 
 use memc_passes::DeviceProfile;
 use memc_plan::Plan;
@@ -23,8 +27,9 @@ use memc_plan::Plan;
 use self::measured::Measured;
 use self::scene::Scene;
 use self::svg::{escape, ms, percent, size, table};
-use crate::check::{carried, check};
+use crate::check::{carried, check, require_source};
 use crate::error::Error;
+use crate::source::import_failed;
 
 const PAGE: &str = include_str!("page.html");
 const STYLE: &str = include_str!("page.css");
@@ -42,16 +47,7 @@ pub fn page(
     profile: &DeviceProfile,
     trace: Option<&str>,
 ) -> Result<String, Error> {
-    if let Err(rejection) = check(plan, None)? {
-        let first = rejection.errors.0.first().map(ToString::to_string).unwrap_or_default();
-        return Err(Error::Plan(format!(
-            "not a correct plan of its source, which `memc check` tells more of: {first}"
-        )));
-    }
-    let index = plan.find_bucket(bucket).map_err(|error| Error::Usage(error.to_string()))?;
-    let Some(drawn) = plan.bucket(index) else {
-        return Err(Error::Internal("the plan lost a bucket".into()));
-    };
+    let (index, drawn) = proved(plan, bucket)?;
     let module = carried(drawn)?;
     let scene = Scene::of(drawn, &module, profile)?;
     let measured = match trace {
@@ -80,6 +76,64 @@ pub fn page(
         "facts" => facts(&scene),
         _ => String::new(),
     }))
+}
+
+/// A snapshot of PyTorch's CUDA allocator, as a pickle that pytorch.org/memory_viz opens. It is of the plan
+/// or bucket that [`page`] draws.
+///
+/// The one segment is the device arena, and addresses are offsets in it. The trace has a whole step and the
+/// next one up to its peak, whose blocks are the segment's. Frames name a tensor, the op that made it, with
+/// the place in the user's program or the node where the plan knows it, and its purpose. `user_metadata` says
+/// what the plan decided. `time_us` is in µs from the first step's begin, by the cost model.
+///
+/// # Errors
+/// As of [`page`].
+pub fn snapshot(plan: &Plan, bucket: Option<&str>, profile: &DeviceProfile) -> Result<Vec<u8>, Error> {
+    let (_, drawn) = proved(plan, bucket)?;
+    let module = carried(drawn)?;
+    snapshot::pickle(&Scene::of(drawn, &module, profile)?)
+}
+
+/// A copy of a plan's ONNX model, to be written to `copy`. Its nodes and values have the plan's decisions as
+/// metadata with keys `memc.*`. All else is the model's: data in other files stays there.
+///
+/// `device` is the name or file of the profile where the plan's is a measured one.
+///
+/// # Errors
+/// As of [`page`]. [`Error::Usage`] for a plan of several jobs or of another model, and for a copy outside
+/// the model's folder where the model has data in other files. [`Error::Model`] for a file that is no ONNX
+/// model, [`Error::Io`] for one that cannot be read.
+pub fn annotate(
+    plan: &Plan,
+    bucket: Option<&str>,
+    device: Option<&str>,
+    model: &Path,
+    copy: &Path,
+) -> Result<Vec<u8>, Error> {
+    let (_, drawn) = proved(plan, bucket)?;
+    if memc_plan::jobs(&drawn.meta.options).next().is_some() {
+        return Err(Error::Usage("the plan is of several jobs; notes are for a plan of one model".into()));
+    }
+    let module = carried(drawn)?;
+    let profile = crate::device::of_plan(device, &plan.meta.profile)?;
+    let scene = Scene::of(drawn, &module, &profile)?;
+    let noted = memc_frontend::annotate(model, copy, &notes::notes(&scene));
+    let noted = noted.map_err(|error| import_failed(model, &error))?;
+    require_source(drawn, model, device)?;
+    Ok(noted)
+}
+
+/// The bucket of a plan to show, with its index, if the checker accepts the plan.
+fn proved<'a>(plan: &'a Plan, bucket: Option<&str>) -> Result<(usize, &'a Plan), Error> {
+    if let Err(rejection) = check(plan, None)? {
+        let first = rejection.errors.0.first().map(ToString::to_string).unwrap_or_default();
+        return Err(Error::Plan(format!(
+            "not a correct plan of its source, which `memc check` tells more of: {first}"
+        )));
+    }
+    let index = plan.find_bucket(bucket).map_err(|error| Error::Usage(error.to_string()))?;
+    let drawn = plan.bucket(index).ok_or_else(|| Error::Internal("the plan lost a bucket".into()))?;
+    Ok((index, drawn))
 }
 
 /// The skeleton with its holes, `{{name}}`, filled; what fills one is not looked at again.

@@ -118,6 +118,19 @@ impl<'a> Tensors<'a> {
         self.by_name.get(name).copied()
     }
 
+    /// Names of the graph's values, and their tensors. A view's is that of what it views.
+    pub(super) fn values(&self) -> impl Iterator<Item = (&str, usize)> {
+        let named = |(value, tensor): (&ValueId, &usize)| {
+            Some((self.module.values.get(*value)?.name.as_str(), *tensor))
+        };
+        self.of_value.iter().filter_map(named)
+    }
+
+    /// The source of the op of a label: a node's name or a place `FILE:LINE`; empty where there is none.
+    pub(super) fn origin(&self, label: &str) -> Option<&str> {
+        self.op(label).and_then(|id| self.module.ops.get(id)).map(|op| op.origin.as_str())
+    }
+
     pub(super) fn get(&self, index: usize) -> Option<&Tensor> {
         self.all.get(index)
     }
