@@ -19,6 +19,7 @@ import re
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 
 STEPS, WARM, TIMES = 5, 10, 20
@@ -128,19 +129,20 @@ def case(name, memrun):
     first, batch = make(torch)
     cross_entropy = torch.nn.functional.cross_entropy
 
-    def loss_of(model, x, y):
-        with torch.autocast("cuda", dtype=torch.bfloat16, enabled=half):
-            return cross_entropy(model(x), y)
+    def loss_with(half):
+        def loss_of(model, x, y):
+            with torch.autocast("cuda", dtype=torch.bfloat16, enabled=half):
+                return cross_entropy(model(x), y)
+        return loss_of
 
+    loss_of = loss_with(half)
     batches = [batch() for _ in range(STEPS)]
     on_device = [tuple(t.cuda() for t in pair) for pair in batches]
     row = {"case": name, "torch": torch.__version__}
     begin = {n: p.detach().clone() for n, p in first.named_parameters()}
     expected, final, row["eager_ms"] = alone(torch, first, kind, loss_of, on_device, name in TIMED)
     if half:
-        half = False
-        row["rounding"] = change(torch, begin, alone(torch, first, kind, loss_of, on_device, False)[1], final)
-        half = True
+        row["rounding"] = change(torch, begin, alone(torch, first, kind, loss_with(False), on_device, False)[1], final)
     seen, row["cells"] = [], []
     for share, tune in TIMED_CELLS if name in TIMED else CELLS:
         # Of the first plan, which is unplanned: its reserve, and a share of the rest.
@@ -211,10 +213,11 @@ def evaluated(torch, memc, model, x):
 def beside_memrun(step, memrun):
     if memrun is None:
         return {}
-    plan = pathlib.Path("/tmp/gpupython.plan")
-    step.plan.write(plan)
-    line = [memrun, plan, "--device", "cuda", "--synthetic", "--steps", WARM + TIMES, "--json"]
-    run = subprocess.run(list(map(str, line)), capture_output=True, text=True)
+    with tempfile.TemporaryDirectory() as folder:
+        plan = pathlib.Path(folder, "step.plan")
+        step.plan.write(plan)
+        line = [memrun, plan, "--device", "cuda", "--synthetic", "--steps", WARM + TIMES, "--json"]
+        run = subprocess.run(list(map(str, line)), capture_output=True, text=True)
     found = re.search(r'"step_ns_median": ?(\d+)', run.stdout)
     return {"memrun_ms": int(found[1]) / 1e6} if found else {"memrun": (run.stdout + run.stderr)[-600:]}
 

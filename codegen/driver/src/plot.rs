@@ -4,8 +4,6 @@
 
 use std::fmt::Write;
 
-use memc_ir::Bytes;
-
 use crate::page::svg::{escape, ms, size};
 use crate::sweep::{Point, Sweep};
 
@@ -133,7 +131,7 @@ fn grid(out: &mut String, x: &Axis, y: &Axis) {
     for bytes in x.marks(None) {
         let at = x.at(bytes);
         _ = writeln!(out, "<path class=\"grid\" d=\"M{at:.1} {TOP}V{foot}\"/>");
-        let text = Bytes(bytes).short();
+        let text = size(bytes);
         _ = writeln!(
             out,
             "<text x=\"{at:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{text}</text>",
