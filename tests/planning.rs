@@ -5,11 +5,11 @@
 
 use arbtest::arbitrary::{Result, Unstructured};
 use memc::{DecisionsFile, Error, HostOps, Instance, Poses, Search, Silent};
-use memc_codegen::lower;
 use memc_ir::attr::F32;
 use memc_ir::{
     DType, Feed, Init, Module, OpKind, Output, OutputRole, Role, TensorType, ValueId, print, verify,
 };
+use memc_lower::lower;
 use memc_passes::DeviceProfile;
 use memc_plan::{Action, Meta, Queue};
 use memc_planner::Order;

@@ -25,7 +25,7 @@ use crate::values::{self, Range};
 
 /// Compiles ONNX training graphs into static schedules that fit a hard device-memory budget.
 #[derive(Parser)]
-#[command(name = "memc", version = VERSION, arg_required_else_help = true)]
+#[command(name = "memc", version = memc_version::VERSION, arg_required_else_help = true)]
 #[command(after_long_help = EXIT_CODES, after_help = MORE)]
 struct Cli {
     #[command(subcommand)]
@@ -59,9 +59,6 @@ pub(crate) fn parse(args: impl IntoIterator<Item = OsString>) -> (Command, bool)
     }
     (command, json)
 }
-
-/// Version, with the commit that it was built from where that is known.
-const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), env!("COMMIT"));
 
 const MORE: &str = "--help lists exit codes, and `memc COMMAND -h` the options of a command";
 

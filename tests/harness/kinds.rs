@@ -4,13 +4,13 @@ use std::fs;
 use std::path::Path;
 
 use memc_check::{BucketErrors, check_buckets};
-use memc_codegen::lower;
 use memc_frontend::{ImportOptions, import};
 use memc_ir::autodiff::differentiate;
 use memc_ir::{
     Anchor, Module, OpId, Output, OutputRole, Role, ValueId, parse, print, print_annotated, value_name,
     verify,
 };
+use memc_lower::lower;
 use memc_passes::{DeviceProfile, PassCx, PassError, Pipeline};
 use memc_plan::{Meta, Plan, text};
 

@@ -40,7 +40,7 @@ const COMPILE: &[&str] = &[
     "passes/baselines/src/",
     "passes/alloc/src/",
     "passes/planner/src/",
-    "codegen/src/",
+    "codegen/lower/src/",
     "codegen/plan/src/",
     "codegen/check/src/",
     "codegen/cuda/src/",

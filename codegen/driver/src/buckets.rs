@@ -7,8 +7,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use memc_alloc::Options as Layout;
-use memc_codegen::{Lowered, lower};
 use memc_ir::{Bytes, Module, TensorType};
+use memc_lower::{Lowered, lower};
 use memc_plan::Plan;
 use memc_planner::{Decisions, Resident, Schedule, evaluate_with, replay};
 

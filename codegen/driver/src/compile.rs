@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
-use memc_codegen::{Lowered, lower};
 use memc_ir::{Bytes, Module};
+use memc_lower::{Lowered, lower};
 use memc_passes::{CONV_WORKSPACE, DeviceProfile, Kernels};
 use memc_plan::{Claims, Meta, Plan, PlanFile};
 use memc_planner::{Allow, Evaluation, Formulation};

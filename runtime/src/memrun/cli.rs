@@ -17,9 +17,6 @@ use memc_support::{check_clash, is_same_file};
 
 use crate::memrun::values::{NamedInput, epochs, host_memory, named_file, pad, rate};
 
-/// Version, with the commit that it was built from where that is known.
-const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), env!("COMMIT"));
-
 const MORE: &str = "--help lists all options, examples and exit codes";
 
 const EXAMPLES: &str = "\
@@ -62,7 +59,7 @@ Exit codes:
 /// Runs a plan that memc compiled: steps of training, evaluation or inference within a fixed amount of device
 /// memory.
 #[derive(Debug, Parser)]
-#[command(name = "memrun", version = VERSION, after_long_help = EXAMPLES, after_help = MORE)]
+#[command(name = "memrun", version = memc_version::VERSION, after_long_help = EXAMPLES, after_help = MORE)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub(crate) struct Cli {
     #[command(subcommand)]

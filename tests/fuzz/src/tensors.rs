@@ -10,11 +10,11 @@ use memc_runtime::{FeedOptions, Feeder, Initial, InputSource, Program, Rate, Sta
 use crate::{damage, step};
 
 /// A plan with an input of floats, one of labels, a rate and a step number.
-const PLAN: &str = include_str!("../../../runtime/tests/run/classifier.plan");
+const PLAN: &str = include_str!("../corpus/plan_text/classifier.txt");
 /// Training artifacts of a small network, whose parameters a checkpoint holds.
-const MODEL: &[u8] = include_bytes!("../../../models/mlp_s_sgd/training_model.onnx");
+const MODEL: &[u8] = include_bytes!("../corpus/onnx/artifacts.onnx");
 /// A one-file step, whose states a safetensors file sets.
-const STEP: &[u8] = include_bytes!("../../../models/standard/linear.TrainingInfo.Momentum.onnx");
+const STEP: &[u8] = include_bytes!("../corpus/onnx/training_momentum.onnx");
 
 thread_local! {
     static OPEN: PlanFile = plan();
