@@ -293,20 +293,21 @@ fn on_host(candidate: &Candidate, ops: BTreeSet<OpPos>) -> Result<Candidate, Err
     })
 }
 
-/// Shares of the states that ops on the host are tried with, in quarters, the most first.
-const QUARTERS: [u64; 4] = [4, 3, 2, 1];
+/// Shares of the states that ops on the host are tried with, in eighths, the most first.
+const EIGHTHS: [u64; 8] = [8, 7, 6, 5, 4, 3, 2, 1];
 
 /// The candidate with more and less of its ops on the host. Those of the last layers leave the first weights
-/// of the next step alone; the same share of every layer keeps host and link busy all the while.
+/// of the next step alone; the same share of every layer keeps host and link busy all the while; the largest
+/// states are worth a copy most.
 pub(crate) fn shares(candidate: &Candidate) -> Vec<Candidate> {
     let p = candidate.numbers();
     let able = p.host_candidates();
     let bytes = |at: &OpPos| p.ops[*at].writes.iter().map(|&t| p.tensors[t].bytes).sum::<u64>();
     let all: u64 = able.iter().map(bytes).sum();
     // Takes an op where those taken so far are less than they should be.
-    let taken = |most: &dyn Fn(u64) -> u64| {
+    let taken = |able: &[OpPos], most: &dyn Fn(u64) -> u64| {
         let (mut ops, mut there, mut passed) = (BTreeSet::new(), 0, 0);
-        for at in &able {
+        for at in able {
             passed += bytes(at);
             if there + bytes(at) / 2 <= most(passed) {
                 there += bytes(at);
@@ -315,9 +316,16 @@ pub(crate) fn shares(candidate: &Candidate) -> Vec<Candidate> {
         }
         ops
     };
+    let mut by_size = able.clone();
+    by_size.sort_by_key(|at| (std::cmp::Reverse(bytes(at)), *at));
     let mut shares: Vec<BTreeSet<OpPos>> = Vec::new();
-    for quarters in QUARTERS {
-        for ops in [taken(&|_| all / 4 * quarters), taken(&|passed| passed / 4 * quarters)] {
+    for eighths in EIGHTHS {
+        let whole = all / 8 * eighths;
+        for ops in [
+            taken(&able, &|_| whole),
+            taken(&able, &|passed| passed / 8 * eighths),
+            taken(&by_size, &|_| whole),
+        ] {
             if !ops.is_empty() && !shares.contains(&ops) {
                 shares.push(ops);
             }

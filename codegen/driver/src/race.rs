@@ -45,8 +45,14 @@ const LESS_BY_HOST: u64 = 200;
 /// Ops may run on the host where the states are at least this part of what the unplanned step takes.
 const MUCH: u64 = 32;
 
-/// Most candidates with ops on the host that are planned.
-const MOST_ON_HOST: usize = 3;
+/// Most candidates with ops on the host that are planned, and ops of all of them together: of larger steps
+/// three are.
+const MOST_ON_HOST: usize = 9;
+const OPS_ON_HOST: usize = 4096;
+
+/// Ops of all candidates with ops on the host that get a glance. Of more, those of one formulation get one,
+/// and say which get one in the others.
+const GLANCED_OPS: usize = 60_000;
 
 /// Numbers of candidates that are planned.
 struct Turns {
@@ -68,7 +74,8 @@ impl Turns {
     fn of(ops: usize) -> Turns {
         let all = (OPS / ops.max(1)).max(3);
         let finalists = FINALISTS.min(all / 4).max(1);
-        let on_host = MOST_ON_HOST.min((all - finalists).div_ceil(2));
+        let most = (OPS_ON_HOST / ops.max(1)).clamp(3, MOST_ON_HOST);
+        let on_host = most.min((all - finalists).div_ceil(2));
         Turns { first: all - finalists - on_host, on_host, finalists }
     }
 }
@@ -217,20 +224,24 @@ impl Race<'_> {
             && self.step_ns() > ideal + ideal / LESS_BY_HOST
     }
 
-    /// Candidates with other ops on the host that are worth a plan: the one with the shortest step by a first
-    /// glance, by that and a bound, and by the bound, each with ops that those before it do not have there.
+    /// Candidates with other ops on the host that are worth a plan: in turns those with the shortest step by a
+    /// first glance, by that and a bound, and by the bound, each with ops that those before it do not have
+    /// there.
     fn on_host(&self, turns: &Turns) -> Vec<usize> {
         if !self.is_worth_host() {
             return Vec::new();
         }
         let mut others = self.others.clone();
         let mut most = u64::MAX;
+        let many = others.len() * self.instance.given().numbers().ops.len() > GLANCED_OPS;
         if let (true, Some(best)) = (turns.is_single(), &self.best) {
             // Here every search takes long, and to pose many candidates does.
             let formulation = self.candidates()[best.at].pose.formulation;
             others.retain(|&at| self.candidates()[at].pose.formulation == formulation);
             let than = self.glances(&[best.at]).first().map_or(0, |glance| glance.0);
             most = than - than / LESS_BY_HOST;
+        } else if let (true, Some(best)) = (many, &self.best) {
+            others = self.promising(best.at, others);
         }
         let mut glances = self.glances(&others);
         glances.retain(|glance| glance.0 < most);
@@ -239,14 +250,14 @@ impl Race<'_> {
             self.instance.bound_all(&all, self.budget, self.search.allow);
         }
         // A first glance overestimates the step, a bound underestimates it.
-        let ranks: [&dyn Fn(u64, usize) -> u64; MOST_ON_HOST] = [
+        let ranks: [&dyn Fn(u64, usize) -> u64; 3] = [
             &|glance_ns, _| glance_ns,
             &|glance_ns, at| glance_ns.saturating_add(self.bound_ns(at).unwrap_or(u64::MAX)),
             &|_, at| self.bound_ns(at).unwrap_or(u64::MAX),
         ];
         let host = |at: usize| &self.candidates()[at].pose.host;
         let mut taken: Vec<usize> = Vec::new();
-        for rank in ranks.iter().take(turns.on_host) {
+        for rank in ranks.iter().cycle().take(turns.on_host) {
             let is_new = |&(_, at): &(u64, usize)| taken.iter().all(|&other| host(other) != host(at));
             let mut open: Vec<(u64, usize)> = glances.iter().copied().filter(is_new).collect();
             open.sort_by_key(|&(glance_ns, at)| rank(glance_ns, at));
@@ -254,6 +265,17 @@ impl Race<'_> {
             taken.extend(next);
         }
         taken
+    }
+
+    /// Of some candidates those whose ops on the host are among the best third for the formulation of `like`.
+    fn promising(&self, like: usize, mut candidates: Vec<usize>) -> Vec<usize> {
+        let pose = |at: usize| &self.candidates()[at].pose;
+        let mut alike = candidates.clone();
+        alike.retain(|&at| pose(at).formulation == pose(like).formulation);
+        let glances = self.glances(&alike);
+        let best = &glances[..glances.len().div_ceil(3)];
+        candidates.retain(|&at| best.iter().any(|&(_, other)| pose(other).host == pose(at).host));
+        candidates
     }
 
     /// Plans candidates one after another with some effort: the times of their steps in ns, with the
