@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
-/// What `cargo package` writes beside a package's sources.
+/// File that `cargo package` writes beside a package's sources.
 const PACKAGED: &str = ".cargo_vcs_info.json";
 
 fn main() {

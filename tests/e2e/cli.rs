@@ -14,6 +14,15 @@ fn compile(folder: &std::path::Path, name: &str, extra: &[&str]) -> String {
 }
 
 #[test]
+fn the_version_names_the_commit_of_a_checkout() {
+    let git = Command::new("git").args(["rev-parse", "--short=12", "HEAD"]).current_dir(root()).output();
+    let commit =
+        git.ok().filter(|out| out.status.success()).map(|out| String::from_utf8(out.stdout).unwrap());
+    let commit = commit.map(|commit| format!(" ({})", commit.trim())).unwrap_or_default();
+    assert_eq!(memc_ok(&["--version"]), format!("memc {}{commit}\n", env!("CARGO_PKG_VERSION")));
+}
+
+#[test]
 fn a_bare_number_or_decimal_unit_is_a_usage_error_with_a_hint() {
     let said = memc_fails(2, &["compile", MODEL, "--gpu-mem", "1000000"]);
     assert!(said.contains("1000000B") && said.contains("1000000G"), "{said}");

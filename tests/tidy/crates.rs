@@ -54,9 +54,9 @@ const CRATES: &[(&str, &str, &[&str])] = &[
             "memc-alloc",
             "memc-baselines",
             "memc-check",
-            "memc-lower",
             "memc-frontend",
             "memc-ir",
+            "memc-lower",
             "memc-passes",
             "memc-plan",
             "memc-planner",
@@ -105,7 +105,7 @@ const CRATES: &[(&str, &str, &[&str])] = &[
 
 /// Crates that decide what a plan is. What proves or runs a plan must work without them.
 const COMPILER: &[&str] =
-    &["memc", "memc-baselines", "memc-lower", "memc-frontend", "memc-alloc", "memc-passes", "memc-planner"];
+    &["memc", "memc-baselines", "memc-frontend", "memc-lower", "memc-alloc", "memc-passes", "memc-planner"];
 
 /// Published crates that belong to one part of the design.
 const HOMES: &[(&str, &[&str])] = &[
