@@ -224,8 +224,8 @@ impl Race<'_> {
             && self.step_ns() > ideal + ideal / LESS_BY_HOST
     }
 
-    /// Candidates with other ops on the host that are worth a plan: in turns those with the shortest step by a
-    /// first glance, by that and a bound, and by the bound, each with ops that those before it do not have
+    /// Candidates with other ops on the host that are worth a plan: in turns those with the shortest step by
+    /// a first glance, by that and a bound, and by the bound, each with ops that those before it do not have
     /// there.
     fn on_host(&self, turns: &Turns) -> Vec<usize> {
         if !self.is_worth_host() {
