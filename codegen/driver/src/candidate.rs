@@ -293,8 +293,8 @@ fn on_host(candidate: &Candidate, ops: BTreeSet<OpPos>) -> Result<Candidate, Err
     })
 }
 
-/// Shares of the states that ops on the host are tried with, in eighths, the most first.
-const EIGHTHS: [u64; 8] = [8, 7, 6, 5, 4, 3, 2, 1];
+/// Ops on the host are tried with all of the states, and with less by this part each time.
+const PARTS: u64 = 8;
 
 /// The candidate with more and less of its ops on the host. Those of the last layers leave the first weights
 /// of the next step alone; the same share of every layer keeps host and link busy all the while; the largest
@@ -319,12 +319,12 @@ pub(crate) fn shares(candidate: &Candidate) -> Vec<Candidate> {
     let mut by_size = able.clone();
     by_size.sort_by_key(|at| (std::cmp::Reverse(bytes(at)), *at));
     let mut shares: Vec<BTreeSet<OpPos>> = Vec::new();
-    for eighths in EIGHTHS {
-        let whole = all / 8 * eighths;
+    for parts in (1..=PARTS).rev() {
+        let most = all / PARTS * parts;
         for ops in [
-            taken(&able, &|_| whole),
-            taken(&able, &|passed| passed / 8 * eighths),
-            taken(&by_size, &|_| whole),
+            taken(&able, &|_| most),
+            taken(&able, &|passed| passed / PARTS * parts),
+            taken(&by_size, &|_| most),
         ] {
             if !ops.is_empty() && !shares.contains(&ops) {
                 shares.push(ops);

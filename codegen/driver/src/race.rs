@@ -231,20 +231,18 @@ impl Race<'_> {
         if !self.is_worth_host() {
             return Vec::new();
         }
-        let mut others = self.others.clone();
-        let mut most = u64::MAX;
-        let many = others.len() * self.instance.given().numbers().ops.len() > GLANCED_OPS;
-        if let (true, Some(best)) = (turns.is_single(), &self.best) {
-            // Here every search takes long, and to pose many candidates does.
-            let formulation = self.candidates()[best.at].pose.formulation;
-            others.retain(|&at| self.candidates()[at].pose.formulation == formulation);
-            let than = self.glances(&[best.at]).first().map_or(0, |glance| glance.0);
-            most = than - than / LESS_BY_HOST;
-        } else if let (true, Some(best)) = (many, &self.best) {
-            others = self.promising(best.at, others);
-        }
-        let mut glances = self.glances(&others);
-        glances.retain(|glance| glance.0 < most);
+        let ops = self.others.len() * self.instance.given().numbers().ops.len();
+        let glances = match &self.best {
+            Some(best) if turns.is_single() => {
+                // Here every search takes long, and to pose many candidates does.
+                let mut glances = self.glances(&self.alike(best.at).0);
+                let than = self.glances(&[best.at]).first().map_or(0, |glance| glance.0);
+                glances.retain(|glance| glance.0 < than - than / LESS_BY_HOST);
+                glances
+            }
+            Some(best) if ops > GLANCED_OPS => self.promising(best.at),
+            _ => self.glances(&self.others),
+        };
         if turns.on_host > 1 {
             let all: Vec<usize> = glances.iter().map(|glance| glance.1).collect();
             self.instance.bound_all(&all, self.budget, self.search.allow);
@@ -267,15 +265,23 @@ impl Race<'_> {
         taken
     }
 
-    /// Of some candidates those whose ops on the host are among the best third for the formulation of `like`.
-    fn promising(&self, like: usize, mut candidates: Vec<usize>) -> Vec<usize> {
-        let pose = |at: usize| &self.candidates()[at].pose;
-        let mut alike = candidates.clone();
-        alike.retain(|&at| pose(at).formulation == pose(like).formulation);
-        let glances = self.glances(&alike);
-        let best = &glances[..glances.len().div_ceil(3)];
-        candidates.retain(|&at| best.iter().any(|&(_, other)| pose(other).host == pose(at).host));
-        candidates
+    /// The candidates with other ops on the host: those of the formulation of `like`, and the rest.
+    fn alike(&self, like: usize) -> (Vec<usize>, Vec<usize>) {
+        let formulation = |at: usize| self.candidates()[at].pose.formulation;
+        self.others.iter().copied().partition(|&at| formulation(at) == formulation(like))
+    }
+
+    /// Glances at the candidates whose ops on the host are among the best third for the formulation of
+    /// `like`, as [`Race::glances`].
+    fn promising(&self, like: usize) -> Vec<(u64, usize)> {
+        let host = |at: usize| &self.candidates()[at].pose.host;
+        let (alike, mut rest) = self.alike(like);
+        let mut glances = self.glances(&alike);
+        glances.truncate(glances.len().div_ceil(3));
+        rest.retain(|&at| glances.iter().any(|&(_, other)| host(other) == host(at)));
+        glances.extend(self.glances(&rest));
+        glances.sort_unstable();
+        glances
     }
 
     /// Plans candidates one after another with some effort: the times of their steps in ns, with the
