@@ -7,6 +7,8 @@
 //! is known, by 0.5 % where other updates run on the host. From effort 3 on every other planner is asked at
 //! last.
 
+mod on_host;
+
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant as Time};
@@ -37,22 +39,15 @@ const FINALISTS: usize = 2;
 /// Ops of all candidates that are planned together, at most: of larger steps fewer are planned.
 const OPS: usize = 16_000;
 
+/// Most candidates with other ops on the host that are chosen before any of them is planned, and ops of all
+/// of them together: of larger steps three are.
+const MOST_ON_HOST: usize = 7;
+const OPS_ON_HOST: usize = 4096;
+
 /// Ops run on the host where that makes the step shorter by at least this part: it takes cores that the user
 /// may want for data, and a throughput that a profile may only assume. As a larger budget may need no ops
 /// there, its step may be longer by this part.
 const LESS_BY_HOST: u64 = 200;
-
-/// Ops may run on the host where the states are at least this part of what the unplanned step takes.
-const MUCH: u64 = 32;
-
-/// Most candidates with ops on the host that are planned, and ops of all of them together: of larger steps
-/// three are.
-const MOST_ON_HOST: usize = 9;
-const OPS_ON_HOST: usize = 4096;
-
-/// Ops of all candidates with ops on the host that get a glance. Of more, those of one formulation get one,
-/// and say which get one in the others.
-const GLANCED_OPS: usize = 60_000;
 
 /// Numbers of candidates that are planned.
 struct Turns {
@@ -60,6 +55,8 @@ struct Turns {
     first: usize,
     /// With other ops there.
     on_host: usize,
+    /// The last of these, each like the fastest until then.
+    beside: usize,
     /// With all effort.
     finalists: usize,
 }
@@ -75,8 +72,9 @@ impl Turns {
         let all = (OPS / ops.max(1)).max(3);
         let finalists = FINALISTS.min(all / 4).max(1);
         let most = (OPS_ON_HOST / ops.max(1)).clamp(3, MOST_ON_HOST);
-        let on_host = most.min((all - finalists).div_ceil(2));
-        Turns { first: all - finalists - on_host, on_host, finalists }
+        let apart = most.min((all - finalists).div_ceil(2));
+        let beside = apart / 3;
+        Turns { first: all - finalists - apart, on_host: apart + beside, beside, finalists }
     }
 }
 
@@ -168,7 +166,7 @@ impl Race<'_> {
         if !heats || open.len() + self.others.len() < 2 || turns.is_single() {
             self.heat(&open, effort, (0, all));
             let less = if heats { effort - 1 } else { effort };
-            self.heat(&self.on_host(&turns), less, (open.len(), all));
+            self.heat_on_host(&turns, less, (open.len(), all));
             return;
         }
         let count = all + turns.finalists;
@@ -183,15 +181,26 @@ impl Race<'_> {
         let others: Vec<usize> = others.into_iter().filter(promising).collect();
         let before = first.len() + others.len();
         times.extend(self.heat(&others, effort - 1, (first.len(), count)));
-        times.extend(self.heat(&self.on_host(&turns), effort - 1, (before, count)));
-        let mut last = near(&times);
-        last.truncate(turns.finalists);
+        times.extend(self.heat_on_host(&turns, effort - 1, (before, count)));
+        let last = self.finalists(&times, turns.finalists);
+        self.heat(&last, effort, (count - last.len(), count));
+    }
+
+    /// So many candidates that are worth a plan with all effort, by the times of their steps in ns with less.
+    fn finalists(&self, times: &[(u64, usize)], most: usize) -> Vec<usize> {
+        let mut last = near(times);
+        last.truncate(most);
         // With all effort, the best without other ops on the host may overtake those with them.
         if last.iter().all(|&at| self.is_hosted(at)) {
-            last.truncate(1);
-            last.extend(times.iter().filter(|&&(_, at)| !self.is_hosted(at)).min().map(|&(_, at)| at));
+            let least = times.iter().map(|&(step_ns, _)| step_ns).min().unwrap_or(0);
+            let far = least + least / LESS_BY_HOST + least / CLOSE;
+            let others = times.iter().filter(|&&(step_ns, at)| step_ns < far && !self.is_hosted(at));
+            if let Some(&(_, other)) = others.min() {
+                last.truncate(1);
+                last.push(other);
+            }
         }
-        self.heat(&last, effort, (count - last.len(), count));
+        last
     }
 
     /// So many of some candidates: those whose searches would begin with the shortest steps.
@@ -209,77 +218,6 @@ impl Race<'_> {
             candidates.iter().map(|&at| (at, self.candidates()[at].numbers())).collect();
         let glance = |(at, p)| (memc_planner::search::glance(p, &request).unwrap_or(u64::MAX), at);
         let mut glances: Vec<(u64, usize)> = posed.into_par_iter().map(glance).collect();
-        glances.sort_unstable();
-        glances
-    }
-
-    /// Whether updates may move to the host, and may make the step noticeably shorter there.
-    fn is_worth_host(&self) -> bool {
-        let ideal = self.instance.ideal_ns();
-        let states = self.instance.given().numbers().tensors.values();
-        let states: u64 = states.filter(|t| t.persistent() && !t.writes.is_empty()).map(|t| t.bytes).sum();
-        self.is_default()
-            && self.search.allow.swap
-            && states >= self.instance.given().kept().evaluation.dev_bytes / MUCH
-            && self.step_ns() > ideal + ideal / LESS_BY_HOST
-    }
-
-    /// Candidates with other ops on the host that are worth a plan: in turns those with the shortest step by
-    /// a first glance, by that and a bound, and by the bound, each with ops that those before it do not have
-    /// there.
-    fn on_host(&self, turns: &Turns) -> Vec<usize> {
-        if !self.is_worth_host() {
-            return Vec::new();
-        }
-        let ops = self.others.len() * self.instance.given().numbers().ops.len();
-        let glances = match &self.best {
-            Some(best) if turns.is_single() => {
-                // Here every search takes long, and to pose many candidates does.
-                let mut glances = self.glances(&self.alike(best.at).0);
-                let than = self.glances(&[best.at]).first().map_or(0, |glance| glance.0);
-                glances.retain(|glance| glance.0 < than - than / LESS_BY_HOST);
-                glances
-            }
-            Some(best) if ops > GLANCED_OPS => self.promising(best.at),
-            _ => self.glances(&self.others),
-        };
-        if turns.on_host > 1 {
-            let all: Vec<usize> = glances.iter().map(|glance| glance.1).collect();
-            self.instance.bound_all(&all, self.budget, self.search.allow);
-        }
-        // A first glance overestimates the step, a bound underestimates it.
-        let ranks: [&dyn Fn(u64, usize) -> u64; 3] = [
-            &|glance_ns, _| glance_ns,
-            &|glance_ns, at| glance_ns.saturating_add(self.bound_ns(at).unwrap_or(u64::MAX)),
-            &|_, at| self.bound_ns(at).unwrap_or(u64::MAX),
-        ];
-        let host = |at: usize| &self.candidates()[at].pose.host;
-        let mut taken: Vec<usize> = Vec::new();
-        for rank in ranks.iter().cycle().take(turns.on_host) {
-            let is_new = |&(_, at): &(u64, usize)| taken.iter().all(|&other| host(other) != host(at));
-            let mut open: Vec<(u64, usize)> = glances.iter().copied().filter(is_new).collect();
-            open.sort_by_key(|&(glance_ns, at)| rank(glance_ns, at));
-            let next = open.into_iter().map(|(_, at)| at).find(|&at| !self.is_hopeless(at));
-            taken.extend(next);
-        }
-        taken
-    }
-
-    /// The candidates with other ops on the host: those of the formulation of `like`, and the rest.
-    fn alike(&self, like: usize) -> (Vec<usize>, Vec<usize>) {
-        let formulation = |at: usize| self.candidates()[at].pose.formulation;
-        self.others.iter().copied().partition(|&at| formulation(at) == formulation(like))
-    }
-
-    /// Glances at the candidates whose ops on the host are among the best third for the formulation of
-    /// `like`, as [`Race::glances`].
-    fn promising(&self, like: usize) -> Vec<(u64, usize)> {
-        let host = |at: usize| &self.candidates()[at].pose.host;
-        let (alike, mut rest) = self.alike(like);
-        let mut glances = self.glances(&alike);
-        glances.truncate(glances.len().div_ceil(3));
-        rest.retain(|&at| glances.iter().any(|&(_, other)| host(other) == host(at)));
-        glances.extend(self.glances(&rest));
         glances.sort_unstable();
         glances
     }
