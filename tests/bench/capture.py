@@ -96,7 +96,7 @@ def one(case):
             continue
         equal.append(losses == have and all(torch.equal(states[k], saved[k]) or bool((states[k] != states[k]).any()) for k in saved))
         row.setdefault("peaks", []).append(planned.peak)
-    return row | {"bits": all(equal), "budgets": len(equal)}
+    return row | {"bits": all(equal) if equal else None, "budgets": len(equal)}
 
 
 def child(case, pipe):

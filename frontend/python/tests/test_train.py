@@ -265,6 +265,8 @@ def test_errors_say_what_and_where():
     step = memc.train_step(model, F.cross_entropy, optimizer, data[0])
     with pytest.raises(memc.DataError, match=r"input `x`.*\(2, 3, 16, 16\)"):
         step(data[0][0][:2], data[0][1][:2])
+    with pytest.raises(memc.DataError, match="closure"):
+        step(lambda: 0)
     optimizer.param_groups[0]["weight_decay"] = 1.0
     with pytest.raises(memc.CaptureError, match="weight_decay"):
         step(*data[0])
@@ -275,6 +277,8 @@ def test_export_for_the_command_line(tmp_path):
     module, states = memc.export_step(tmp_path / "net", model, F.cross_entropy, torch.optim.Adam(model.parameters()), batches(1)[0])
     assert module.read_text().startswith("module @Net graph")
     assert states.stat().st_size > 0
+    module, states = memc.export_step(tmp_path / "run.1", model, F.cross_entropy, torch.optim.Adam(model.parameters()), batches(1)[0])
+    assert (module.name, states.name) == ("run.1.mir", "run.1.safetensors")
 
 
 @pytest.mark.parametrize("kind", ["momentum", "adamw"])

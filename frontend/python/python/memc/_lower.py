@@ -8,7 +8,7 @@ have no views or mutations.
 from __future__ import annotations
 
 import pathlib
-from typing import Callable
+from typing import Callable, Union
 
 import torch
 from torch.fx import Graph, Node
@@ -31,7 +31,7 @@ INLINE = 1 << 16
 
 OWN, TORCH = (str(pathlib.Path(file).parent) for file in (__file__, torch.__file__))
 
-Lowered = Value | list[Value]
+Lowered = Union[Value, list[Value]]
 RULES: dict[str, Callable[["Lowering", Node], Lowered]] = {}
 
 

@@ -11,6 +11,7 @@ import contextlib
 import pathlib
 import sys
 import warnings
+from types import FunctionType
 from typing import Any, Callable, Mapping
 
 import numpy
@@ -125,6 +126,9 @@ class Step:
             order = self._keys if set(kwargs) == set(self._keys) else kwargs
             inputs = {name: kwargs[name] for name in order}
         leaves = pytree.tree_leaves(inputs)
+        if any(isinstance(leaf, FunctionType) for leaf in leaves):
+            raise DataError("a step takes no closure: it computes loss, gradients and update itself; "
+                            "call it with the batch, as in step(x, y)")
         given = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
         if pytree.tree_structure(inputs) != self._spec or len(given) != len(self._examples):
             raise DataError(f"the step takes {len(self._examples)} tensors as in example_inputs "
@@ -371,7 +375,7 @@ def train_step(model: torch.nn.Module, loss_fn: Callable | None, optimizer: torc
     micro-batches in a step, each of the size of `example_inputs`; the step takes their concatenation, and the loss is their
     mean. `clip_grad_norm`, `clip_grad_value`: as `torch.nn.utils` has them. `device`: "cuda", "cuda:N", "cpu", or a profile;
     without one, the GPU if PyTorch has one. `tune`: measure the algorithms of the GPU's libraries first, for some seconds.
-    `options`: see `memc.compile`.
+    `options`: those of `memc.compile` but `name`, such as `effort`.
 
     Raises `CaptureError`, `UnsupportedOp`, `InfeasibleBudget`.
     """
@@ -430,14 +434,18 @@ def stages(options: dict):
 
 def export_step(path, model, loss_fn, optimizer, example_inputs, *, compute=None, accumulate: int = 1,
                 clip_grad_norm=None, clip_grad_value=None) -> tuple[pathlib.Path, pathlib.Path]:
-    """Writes the step for the command line: `PATH.mir` for `memc compile`, `PATH.safetensors` for `memrun --init`."""
+    """Writes the step for the command line: `PATH.mir` for `memc compile`, `PATH.safetensors` for `memrun --init`.
+
+    Needs the package `safetensors`.
+    """
     from safetensors.torch import save_file
 
     _, built, _ = captured_training(model, loss_fn, optimizer, example_inputs, compute, accumulate, clip_grad_norm,
                                     clip_grad_value, exported=True)
     base = pathlib.Path(path)
+    # A name may have dots of its own.
     base = base.with_suffix("") if base.suffix == ".mir" else base
-    module, states = base.with_suffix(".mir"), base.with_suffix(".safetensors")
+    module, states = (base.with_name(base.name + suffix) for suffix in (".mir", ".safetensors"))
     module.write_text(str(built.module), encoding="utf-8")
     save_file({name: plain(tensor).clone() for name, tensor in {**built.tensors, **built.frozen}.items()}, str(states))
     return module, states
