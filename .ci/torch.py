@@ -1,7 +1,8 @@
-"""Installs torch into a folder without the CUDA libraries that its wheel for Linux links, for machines without a GPU.
+"""Installs torch, and what the examples of the Python package need, into a folder for machines without a GPU.
 
 Usage: python3 .ci/torch.py FOLDER
-Needs: pip, gcc, readelf. In place of each absent library stands one whose functions answer that there is no device.
+Needs: pip, gcc, readelf. The CUDA libraries that torch links are left out. In place of each stands one whose functions
+answer that there is no device.
 """
 
 import pathlib
@@ -10,13 +11,22 @@ import subprocess
 import sys
 import tempfile
 
-PACKAGES = ["torch==2.15.0", "numpy", "sympy", "mpmath", "networkx", "jinja2", "markupsafe", "filelock", "fsspec",
+PACKAGES = ["torch==2.15.0", "torchvision==0.29.2", "pillow", "transformers==5.24.0", "tokenizers==0.23.3",
+            "huggingface_hub==2.4.0", "regex", "pyyaml", "tqdm", "typer", "click", "rich", "httpx2", "httpcore2", "anyio", "idna",
+            "h11", "truststore", "annotated-doc", "shellingham", "markdown-it-py", "mdurl",
+            "numpy", "sympy", "mpmath", "networkx", "jinja2", "markupsafe", "filelock", "fsspec",
             "typing_extensions", "safetensors", "pytest", "pluggy", "iniconfig", "packaging", "pygments", "setuptools"]
 CUDA = re.compile(r"lib(cu|nv|nccl)")
 # Functions that the wheel asks of no library by name.
 LOOSE = re.compile(r"(cu[a-z]*[A-Z]|nccl|nvrtc|nvshmem|nvJitLink|cupti)")
 # cudaErrorNoDevice.
 ABSENT = 100
+# Functions that have another answer: no stream is being captured, and text.
+ANSWERS = {
+    "cudaStreamIsCapturing": "int cudaStreamIsCapturing(void *stream, int *status) { return *status = 0; }",
+    "cudaGetErrorString": 'const char *cudaGetErrorString(int error) { return "there is no CUDA device"; }',
+    "cudaGetErrorName": 'const char *cudaGetErrorName(int error) { return "cudaErrorNoDevice"; }',
+}
 
 
 def run(*command):
@@ -54,7 +64,8 @@ def stub(folder, name, versions, more):
     functions = sorted(set().union(more, *versions.values()))
     with tempfile.TemporaryDirectory() as work:
         source, script = pathlib.Path(work, "stub.c"), pathlib.Path(work, "stub.map")
-        source.write_text("".join(f"int {f}(void){{return {ABSENT};}}\n" for f in functions if f.isidentifier()) or "int none;\n")
+        bodies = (ANSWERS.get(f, f"int {f}(void) {{ return {ABSENT}; }}") for f in functions if f.isidentifier())
+        source.write_text("\n".join([*bodies, "int none;\n"]))
         script.write_text("".join(f"{v} {{ global: {'; '.join(sorted(fs))}; }};\n" for v, fs in versions.items()))
         more = [f"-Wl,--version-script={script}"] if versions else []
         run("gcc", "-w", "-fno-builtin", "-shared", "-fPIC", f"-Wl,-soname,{name}", "-o", str(folder / name), str(source), *more)

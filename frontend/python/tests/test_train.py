@@ -64,6 +64,7 @@ OPTIMIZERS = {
     "adam": lambda p: torch.optim.Adam(p, lr=0.01, weight_decay=0.01),
     "adamw": lambda p: torch.optim.AdamW(p, lr=0.01, weight_decay=0.1),
     "amsgrad": lambda p: torch.optim.AdamW(p, lr=0.01, amsgrad=True),
+    "adam_maximize": lambda p: torch.optim.Adam(p, lr=0.01, amsgrad=True, maximize=True),
     "adagrad": lambda p: torch.optim.Adagrad(p, lr=0.05, lr_decay=0.1, initial_accumulator_value=0.1),
     "rmsprop": lambda p: torch.optim.RMSprop(p, lr=0.01, eps=1e-3),
     "rmsprop_centered": lambda p: torch.optim.RMSprop(p, lr=0.01, eps=1e-3, centered=True, momentum=0.9, weight_decay=0.01),
@@ -130,6 +131,67 @@ def test_schedulers_groups_and_clipping():
         scheduler.step()
     theirs = plain_steps(twin, *((made_twin := made(twin))[0], data), made_twin[1], norm=0.5)
     assert ours == pytest.approx(theirs, rel=1e-4)
+
+
+def test_clipping_by_value():
+    model = Net()
+    twin, start = copy.deepcopy(model), copy.deepcopy(model.state_dict())
+    optimizer, (batch,) = torch.optim.SGD(model.parameters(), lr=0.1), batches(1)
+    memc.train_step(model, F.cross_entropy, optimizer, batch, clip_grad_value=0.01)(*batch)
+    F.cross_entropy(twin(batch[0]), batch[1]).backward()
+    assert any((p.grad.abs() > 0.01).any() for p in twin.parameters() if p.grad is not None), "there is nothing to clip"
+    nn.utils.clip_grad_value_(twin.parameters(), 0.01)
+    torch.optim.SGD(twin.parameters(), lr=0.1).step()
+    alike(model.state_dict(), twin.state_dict(), start)
+
+
+def test_no_gradient_through_a_region_without():
+    """A target that the same network computes under `no_grad`, as in self-distillation."""
+    def compute(model, x):
+        with torch.no_grad():
+            target = model(x).roll(1, 0)
+        return F.mse_loss(model(x), target)
+
+    model = nn.Sequential(nn.Linear(6, 12), nn.Tanh(), nn.Linear(12, 4))
+    twin, x = copy.deepcopy(model), torch.randn(5, 6)
+    step = memc.train_step(model, None, torch.optim.SGD(model.parameters(), lr=0.5), (x,), compute=compute)
+    ours, theirs, optimizer = [float(step(x)) for _ in range(4)], [], torch.optim.SGD(twin.parameters(), lr=0.5)
+    for _ in range(4):
+        optimizer.zero_grad()
+        loss = compute(twin, x)
+        loss.backward()
+        optimizer.step()
+        theirs.append(loss.item())
+    assert ours == pytest.approx(theirs, rel=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["torch", "safetensors"])
+def test_training_goes_on_from_a_checkpoint(kind, tmp_path):
+    """Files written between two steps; safetensors has the weights, and plain SGD needs no more."""
+    pytest.importorskip(kind)
+    make = (lambda m: torch.optim.AdamW(m.parameters(), lr=0.01)) if kind == "torch" else \
+        (lambda m: torch.optim.SGD(m.parameters(), lr=0.1))
+    model, data, path = Net(), batches(6), tmp_path / "checkpoint"
+    optimizer = make(model)
+    step = memc.train_step(model, F.cross_entropy, optimizer, data[0])
+    for batch in data[:3]:
+        step(*batch)
+    if kind == "torch":
+        torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, path)
+    else:
+        from safetensors.torch import load_model, save_model
+        save_model(model, path)
+    want = [float(step(*batch)) for batch in data[3:]]
+    again = Net()
+    other = make(again)
+    if kind == "torch":
+        saved = torch.load(path)
+        again.load_state_dict(saved["model"])
+        other.load_state_dict(saved["optimizer"])
+    else:
+        load_model(again, path)
+    step = memc.train_step(again, F.cross_entropy, other, data[0])
+    assert [float(step(*batch)) for batch in data[3:]] == want
 
 
 def test_accumulation_is_the_mean_of_micro_batches():

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from ._errors import (CaptureError, DataError, DeviceError, Error, InfeasibleBudget, InternalError, InvalidModel,
                       UnsupportedOp)
-from ._native import Plan, Session, compile, load
+from ._native import Plan, Session, __version__, compile, load
 
 if TYPE_CHECKING:
     from ._step import EvalStep, TrainStep, estimate, eval_step, export_step, train_step
@@ -22,7 +22,7 @@ _OF_TORCH = {"EvalStep", "TrainStep", "estimate", "eval_step", "export_step", "t
 
 __all__ = [
     "CaptureError", "DataError", "DeviceError", "Error", "EvalStep", "InfeasibleBudget", "InternalError", "InvalidModel",
-    "Plan", "Session", "TrainStep", "UnsupportedOp", "compile", "estimate", "eval_step", "export_step", "load", "train_step",
+    "Plan", "Session", "TrainStep", "UnsupportedOp", "__version__", "compile", "estimate", "eval_step", "export_step", "load", "train_step",
 ]
 
 

@@ -45,6 +45,9 @@ class DataError(Error):
 class InternalError(Error):
     """A bug in memc."""
 
+    # What a report of the bug needs, as text; only where the compiler found the bug.
+    reproducer: str
+
 def compile(
     ir: str,
     *,
@@ -67,7 +70,7 @@ def memc_main(args: Sequence[str]) -> int: ...
 def memrun_main(args: Sequence[str]) -> int: ...
 @final
 class Plan:
-    """A proved plan of one training step. Sizes are bytes, times nanoseconds of the cost model."""
+    """A proved plan of one step. Sizes are bytes, times nanoseconds of the cost model."""
 
     @property
     def peak_bytes(self) -> int: ...
