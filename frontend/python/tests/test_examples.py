@@ -9,8 +9,6 @@ import pytest
 torch = pytest.importorskip("torch")
 FOLDER = pathlib.Path(__file__).resolve().parents[1] / "examples"
 NEEDS = {"char_gpt": [], "classify": ["torchvision"], "finetune": ["transformers"]}
-# PyTorch's own steps of the small ResNet differ by 0.6 % with and without oneDNN.
-TOLERANCE = {"char_gpt": 2e-3, "classify": 2e-2, "finetune": 2e-3}
 OPTIONS = {"char_gpt": ["--steps", "12"], "classify": ["--steps", "3"], "finetune": ["--steps", "6"]}
 
 
@@ -26,8 +24,11 @@ def test_an_example_trains_as_its_twin_does(name, tmp_path, monkeypatch):
     for module in NEEDS[name]:
         pytest.importorskip(module)
     monkeypatch.chdir(tmp_path)
-    ours, theirs = ran(name, OPTIONS[name]), ran(f"{name}_plain", OPTIONS[name])
-    assert ours == pytest.approx(theirs, rel=TOLERANCE[name])
+    ours = ran(name, OPTIONS[name])
+    # Rounding grows: PyTorch's own third steps of the ResNet differ by 0.6 % with and without oneDNN.
+    with torch.backends.mkldnn.flags(enabled=False):
+        theirs = ran(f"{name}_plain", OPTIONS[name])
+    assert ours == pytest.approx(theirs, rel=2e-3)
 
 
 @pytest.mark.parametrize("name", NEEDS)

@@ -112,15 +112,12 @@ impl Race<'_> {
         let written = |at| p.ops[at].writes.iter().map(|&t| p.tensors[t].bytes).sum::<u64>();
         let bytes: BTreeMap<&str, u64> =
             p.host_candidates().into_iter().map(|at| (p.ops[at].name.as_str(), written(at))).collect();
-        let sum = |names: &[String], of: &dyn Fn(&String) -> bool| -> u64 {
-            names.iter().filter(|name| of(name)).filter_map(|name| bytes.get(name.as_str())).sum()
+        let only = |names: &[String], others: &[String]| -> u64 {
+            let names = names.iter().filter(|name| others.binary_search(name).is_err());
+            names.filter_map(|name| bytes.get(name.as_str())).sum()
         };
         // Bytes that are updated on the host here alone, and there alone.
-        let apart = |at: usize| {
-            let (here, there) = (self.host(at), self.host(of));
-            let is_in = |names: &[String], name: &String| names.binary_search(name).is_ok();
-            (sum(here, &|name| !is_in(there, name)), sum(there, &|name| !is_in(here, name)))
-        };
+        let apart = |at: usize| (only(self.host(at), self.host(of)), only(self.host(of), self.host(at)));
         let mut beside = Vec::new();
         for more in [true, false] {
             let all = glances.iter().map(|&glance| (apart(glance.1), glance));

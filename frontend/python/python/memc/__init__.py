@@ -22,7 +22,8 @@ _OF_TORCH = {"EvalStep", "TrainStep", "estimate", "eval_step", "export_step", "t
 
 __all__ = [
     "CaptureError", "DataError", "DeviceError", "Error", "EvalStep", "InfeasibleBudget", "InternalError", "InvalidModel",
-    "Plan", "Session", "TrainStep", "UnsupportedOp", "__version__", "compile", "estimate", "eval_step", "export_step", "load", "train_step",
+    "Plan", "Session", "TrainStep", "UnsupportedOp", "__version__", "compile", "estimate", "eval_step", "export_step",
+    "load", "train_step",
 ]
 
 

@@ -11,7 +11,6 @@ import contextlib
 import pathlib
 import sys
 import warnings
-from types import FunctionType
 from typing import Any, Callable, Mapping
 
 import numpy
@@ -126,7 +125,7 @@ class Step:
             order = self._keys if set(kwargs) == set(self._keys) else kwargs
             inputs = {name: kwargs[name] for name in order}
         leaves = pytree.tree_leaves(inputs)
-        if any(isinstance(leaf, FunctionType) for leaf in leaves):
+        if any(callable(leaf) for leaf in leaves):
             raise DataError("a step takes no closure: it computes loss, gradients and update itself; "
                             "call it with the batch, as in step(x, y)")
         given = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
@@ -443,8 +442,8 @@ def export_step(path, model, loss_fn, optimizer, example_inputs, *, compute=None
     _, built, _ = captured_training(model, loss_fn, optimizer, example_inputs, compute, accumulate, clip_grad_norm,
                                     clip_grad_value, exported=True)
     base = pathlib.Path(path)
-    # A name may have dots of its own.
     base = base.with_suffix("") if base.suffix == ".mir" else base
+    # The name may have dots of its own.
     module, states = (base.with_name(base.name + suffix) for suffix in (".mir", ".safetensors"))
     module.write_text(str(built.module), encoding="utf-8")
     save_file({name: plain(tensor).clone() for name, tensor in {**built.tensors, **built.frozen}.items()}, str(states))
