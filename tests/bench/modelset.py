@@ -380,3 +380,85 @@ simple("nerf", lambda s, x: s.l(torch.cat([f(x * 2 ** i) for i in range(3) for f
        lambda: {"l": lin(18, 4)}, lambda: (R(5, 3),))
 simple("deepset_masked", lambda s, x: (s.l(x).masked_fill(x.sum(-1, keepdim=True) > 1, 0.0)).sum(1), lambda: {"l": lin(4, 3)},
        lambda: (R(3, 6, 4),), "classes")
+
+
+class Lora(nn.Module):
+    """A linear layer that stays, and the product of two small matrices that learns."""
+
+    def __init__(self, inner, rank=2, scale=2.0):
+        super().__init__()
+        self.inner, self.scale = inner.requires_grad_(False), scale
+        self.down, self.up = nn.Linear(inner.in_features, rank, bias=False), nn.Linear(rank, inner.out_features, bias=False)
+
+    def forward(self, x):
+        return self.inner(x) + self.scale * self.up(self.down(x))
+
+
+def lora():
+    model = Gpt()
+    for parameter in model.parameters():
+        parameter.requires_grad_(False)
+    model.qkv, model.proj = Lora(model.qkv), Lora(model.proj)
+    return model
+
+
+add("gpt_lora", lora, lambda: (torch.randint(0, 64, (2, 16)),), "tokens")
+
+
+class Dlrm(nn.Module):
+    """Features of two kinds, and the products of every pair of their vectors."""
+
+    def __init__(self, rows=(30, 50, 20), dim=8):
+        super().__init__()
+        self.bottom = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, dim), nn.ReLU())
+        self.tables = nn.ModuleList(nn.EmbeddingBag(n, dim, mode="sum") for n in rows)
+        pairs = (len(rows) + 1) * len(rows) // 2
+        self.top = nn.Sequential(nn.Linear(dim + pairs, 16), nn.ReLU(), nn.Linear(16, 1))
+
+    def forward(self, dense, *bags):
+        x = self.bottom(dense)
+        vectors = torch.stack([x, *[table(bag) for table, bag in zip(self.tables, bags)]], 1)
+        products = vectors @ vectors.transpose(1, 2)
+        row, column = torch.tril_indices(vectors.shape[1], vectors.shape[1], offset=-1)
+        return self.top(torch.cat([x, products[:, row, column]], 1))[:, 0]
+
+
+add("dlrm", Dlrm, lambda: (torch.randn(4, 6), *[torch.randint(0, 20, (4, 3)) for _ in range(3)]))
+
+
+def upward(i, o, stride=2, padding=1):
+    return nn.Sequential(nn.ConvTranspose2d(i, o, 4, stride, padding, bias=False), nn.BatchNorm2d(o), nn.ReLU(True))
+
+
+def downward(i, o):
+    return nn.Sequential(nn.Conv2d(i, o, 4, 2, 1, bias=False), nn.BatchNorm2d(o), nn.LeakyReLU(0.2, True))
+
+
+def forger():
+    return nn.Sequential(upward(10, 16, 1, 0), upward(16, 8), nn.ConvTranspose2d(8, 3, 4, 2, 1, bias=False), nn.Tanh())
+
+
+def judge():
+    first = nn.Sequential(nn.Conv2d(3, 8, 4, 2, 1, bias=False), nn.LeakyReLU(0.2, True))
+    return nn.Sequential(first, downward(8, 16), nn.Conv2d(16, 1, 4, 1, 0, bias=False), nn.Flatten(0))
+
+
+class Dcgan(nn.Module):
+    """Loss of one of the two networks of a DCGAN; the other stays."""
+
+    def __init__(self, trained):
+        super().__init__()
+        self.g, self.d, self.trained = forger(), judge(), trained
+        (self.g if trained == "d" else self.d).requires_grad_(False)
+
+    def forward(self, noise, real):
+        one, zero = torch.ones(len(real)), torch.zeros(len(real))
+        made = self.g(noise)
+        if self.trained == "g":
+            return F.binary_cross_entropy_with_logits(self.d(made), one)
+        return F.binary_cross_entropy_with_logits(self.d(real), one) + \
+            F.binary_cross_entropy_with_logits(self.d(made.detach()), zero)
+
+
+for player in "dg":
+    add(f"dcgan_{player}", lambda player=player: Dcgan(player), lambda: (torch.randn(8, 10, 1, 1), torch.randn(8, 3, 16, 16)), "own")

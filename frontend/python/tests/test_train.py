@@ -358,17 +358,24 @@ def test_steps_of_two_sizes_share_a_model(kind):
 
 
 def test_two_players_with_two_optimizers():
-    """Each step trains one of two networks, and sees what the other has learnt."""
-    make = lambda: nn.ModuleDict({"g": nn.Sequential(nn.Linear(4, 16), nn.Tanh(), nn.Linear(16, 6)),
-                                  "d": nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 1))})
+    """A DCGAN: each step trains one of two networks, and sees what the other has learnt."""
+    def make():
+        up = lambda i, o, stride, pad: (nn.ConvTranspose2d(i, o, 4, stride, pad, bias=False), nn.BatchNorm2d(o), nn.ReLU(True))
+        g = nn.Sequential(*up(6, 8, 1, 0), *up(8, 8, 2, 1), nn.Conv2d(8, 3, 3, padding=1), nn.Tanh())
+        d = nn.Sequential(nn.Conv2d(3, 8, 4, 2, 1), nn.LeakyReLU(0.2, True), nn.Conv2d(8, 8, 4, 2, 1, bias=False),
+                          nn.BatchNorm2d(8), nn.LeakyReLU(0.2, True), nn.Conv2d(8, 1, 2), nn.Flatten(0))
+        return nn.ModuleDict({"g": g, "d": d})
+
     players = make()
     twin = copy.deepcopy(players)
-    judge = lambda m, noise, real: (F.softplus(m["d"](m["g"](noise).detach())) + F.softplus(-m["d"](real))).mean()
-    forge = lambda m, noise: F.softplus(-m["d"](m["g"](noise))).mean()
-    data = [(torch.randn(8, 4), torch.randn(8, 6)) for _ in range(4)]
+    bce = F.binary_cross_entropy_with_logits
+    says = lambda out, label: bce(out, torch.full_like(out, label))
+    judge = lambda m, noise, real: says(m["d"](real), 1.0) + says(m["d"](m["g"](noise).detach()), 0.0)
+    forge = lambda m, noise: says(m["d"](m["g"](noise)), 1.0)
+    data = [(torch.randn(8, 6, 1, 1), torch.randn(8, 3, 8, 8)) for _ in range(4)]
 
     def optimizers(m):
-        return torch.optim.Adam(m["d"].parameters(), lr=0.01), torch.optim.Adam(m["g"].parameters(), lr=0.01)
+        return [torch.optim.Adam(m[name].parameters(), lr=0.002, betas=(0.5, 0.999)) for name in "dg"]
 
     first, second = optimizers(players)
     of_d = memc.train_step(players, None, first, data[0], compute=judge)
@@ -382,7 +389,10 @@ def test_two_players_with_two_optimizers():
             value.backward()
             optimizer.step()
             theirs.append(value.item())
-    assert ours == pytest.approx(theirs, rel=1e-4)
+    assert ours == pytest.approx(theirs, rel=1e-3)
+    # Statistics have seen every batch of both players' steps.
+    for name, have in players.named_buffers():
+        assert torch.allclose(have, dict(twin.named_buffers())[name], rtol=1e-3, atol=1e-5), name
 
 
 def test_inputs_by_name_come_in_any_order():
@@ -398,6 +408,56 @@ def test_inputs_by_name_come_in_any_order():
     want = model(x, y)["loss"].item()
     step = memc.train_step(model, None, torch.optim.SGD(model.parameters(), lr=0.1), {"left": x, "right": y})
     assert float(step(right=y, left=x)) == pytest.approx(want, rel=1e-5)
+
+
+def test_arrays_and_constants_are_inputs():
+    """Arrays are taken as tensors. What is neither is a constant, which a step cannot follow."""
+    numpy = pytest.importorskip("numpy")
+    model, twin = nn.Linear(6, 3), nn.Linear(6, 3)
+    twin.load_state_dict(model.state_dict())
+    x, y = numpy.random.default_rng(0).normal(size=(4, 6)).astype("f4"), numpy.array([0, 2, 1, 1])
+    weighted = lambda m, left, right, weight: weight * F.cross_entropy(m(left), right)
+    of = lambda m: torch.optim.SGD(m.parameters(), lr=0.1)
+    step = memc.train_step(model, None, of(model), (x, y, 0.5), compute=weighted)
+    theirs = of(twin)
+    for at in (numpy.ascontiguousarray, numpy.asfortranarray):
+        loss = weighted(twin, torch.tensor(x), torch.tensor(y), 0.5)
+        assert float(step(at(x), y, 0.5)) == pytest.approx(loss.item(), rel=1e-5)
+        theirs.zero_grad()
+        loss.backward()
+        theirs.step()
+    with pytest.raises(memc.DataError, match="`weight` is 0.7.*built for 0.5"):
+        step(x, y, 0.7)
+    with pytest.raises(memc.DataError, match="`right` is 1"):
+        step(x, 1, 0.5)
+    with pytest.raises(memc.CaptureError, match="both given"):
+        memc.train_step(model, F.cross_entropy, of(model), (x, y), compute=weighted)
+
+
+@pytest.mark.parametrize("of_self", [True, False])
+@pytest.mark.parametrize("kind", ["sum", "mean", "prod", "amax", "amin"])
+def test_reductions_by_index(kind, of_self):
+    """As networks on graphs gather what neighbours say. One row gets nothing."""
+    class Gathered(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.w, self.b = nn.Parameter(torch.randn(6, 3)), nn.Parameter(torch.randn(5, 3))
+
+        def forward(self, at):
+            return self.b.scatter_reduce(0, at, self.w, kind, include_self=of_self)
+
+    model = Gathered()
+    twin = copy.deepcopy(model)
+    at, want = torch.randint(0, 4, (6, 3)), torch.randn(5, 3)
+    step = memc.train_step(model, F.mse_loss, torch.optim.SGD(model.parameters(), lr=0.1), (at, want))
+    optimizer = torch.optim.SGD(twin.parameters(), lr=0.1)
+    for _ in range(3):
+        optimizer.zero_grad()
+        loss = F.mse_loss(twin(at), want)
+        loss.backward()
+        optimizer.step()
+        assert float(step(at, want)) == pytest.approx(loss.item(), rel=1e-5)
+    assert torch.allclose(model.w, twin.w, atol=1e-6) and torch.allclose(model.b, twin.b, atol=1e-6)
 
 
 def test_an_exported_step_compiles_with_groups(tmp_path):

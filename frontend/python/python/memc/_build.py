@@ -48,7 +48,8 @@ def place_states(built: Built, captured: Captured, trained: set[str]) -> dict[st
     """States for parameters and buffers."""
     values = {}
     for name, parameter in captured.parameters.items():
-        values[name] = state_of(built, name, parameter, "param" if name in trained else "frozen")
+        role = "param" if name in trained else "buffer" if name in captured.updated else "frozen"
+        values[name] = state_of(built, name, parameter, role)
     for name, buffer in captured.buffers.items():
         values[name] = state_of(built, name, buffer, "buffer")
     return values
@@ -81,9 +82,9 @@ def build_training(captured: Captured, optimizer: torch.optim.Optimizer, *, name
     built = Built(m, {})
     names = {id(p): name for name, p in captured.parameters.items()}
     groups = groups_of(optimizer, names)
-    built.buffers = list(captured.buffers)
     built.hyper = [hyper for hyper, _ in groups]
     built.trained = [p for _, members in groups for p in members if p in captured.gradients]
+    built.buffers = [name for name in captured.updated if name not in built.trained]
     values = place_states(built, captured, set(built.trained))
     start, sums, losses = dict(values), {}, []
     for micro in range(accumulate):
@@ -94,7 +95,7 @@ def build_training(captured: Captured, optimizer: torch.optim.Optimizer, *, name
             sums[name] = m.binary("add", sums[name], g) if name in sums else g
         # The next micro-batch goes on from the statistics of this one.
         values |= {name: cx.value(node) for name, node in captured.updated.items()}
-    for name in captured.buffers:
+    for name in built.buffers:
         if values[name] is not start[name]:
             m.carry(start[name], values[name])
     m.loc = m.scope = "accumulate"
@@ -102,7 +103,7 @@ def build_training(captured: Captured, optimizer: torch.optim.Optimizer, *, name
         sums = {name: m.by("div", g, float(accumulate)) for name, g in sums.items()}
     m.yields("loss", mean(m, losses), "loss")
     built.outputs = ["loss"]
-    updates(built, optimizer, groups, start, clipped(m, sums, clip_norm, clip_value), exported)
+    updates(built, optimizer, groups, start, values, clipped(m, sums, clip_norm, clip_value), exported)
     return built
 
 
@@ -113,8 +114,9 @@ def mean(m: Module, values: list[Value]) -> Value:
     return total if len(values) == 1 else m.by("div", total, float(len(values)))
 
 
-def updates(built: Built, optimizer, groups, values: dict[str, Value], gradients: dict[str, Value], exported: bool):
-    """Appends each group's updates with its own learning rate."""
+def updates(built: Built, optimizer, groups, start: dict[str, Value], values: dict[str, Value], gradients: dict[str, Value],
+            exported: bool):
+    """Appends each group's updates with its own learning rate. `values`: what the forward pass leaves in the states."""
     rates = [float(group["lr"]) for group in optimizer.param_groups]
     if exported and len(set(rates)) > 1 and rates[0] == 0.0:
         raise CaptureError("the first parameter group has a learning rate of 0, of which the others are no multiples")
@@ -125,7 +127,7 @@ def updates(built: Built, optimizer, groups, values: dict[str, Value], gradients
         for name in members:
             if name in gradients:
                 new = updater.update(name, values[name], gradients[name], lr, hyper)
-                built.module.carry(values[name], new)
+                built.module.carry(start[name], new)
     built.optimizer = [(p, kind, state.name) for p, kinds in updater.states.items() for kind, state in kinds.items()]
 
 

@@ -10,36 +10,26 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import re
+import traceback
 from dataclasses import dataclass, field
 from typing import Any, Callable, Mapping
 
 import torch
 import torch.utils._pytree as pytree
-from torch._decomp import core_aten_decompositions, get_decompositions
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
 from torch._subclasses.functional_tensor import FunctionalTensor, FunctionalTensorMode
+from torch.distributions import Distribution
 from torch.fx import GraphModule, Node
-from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.experimental.proxy_tensor import PythonKeyTracer, make_fx
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from . import _ops_index, _ops_math, _ops_nn, _ops_shape  # noqa: F401  (they register their rules)
-from ._errors import CaptureError
+from ._decompositions import decompositions
+from ._errors import CaptureError, UnsupportedOp
 from ._functions import Functions
-from ._lower import RULES, is_users
-
-aten = torch.ops.aten
-
-
-def decompositions() -> dict:
-    """PyTorch's decompositions of ops that memc has no rule for."""
-    table = dict(core_aten_decompositions())
-    extra = [aten.native_group_norm_backward, aten.native_group_norm, aten.mse_loss, aten.mse_loss_backward,
-             aten.smooth_l1_loss, aten.smooth_l1_loss_backward, aten.huber_loss, aten.huber_loss_backward,
-             aten.binary_cross_entropy, aten.binary_cross_entropy_backward, aten.std, aten.norm, aten.std_mean,
-             aten.linalg_vector_norm, aten._fused_rms_norm, aten._fused_rms_norm_backward, aten.embedding_renorm,
-             aten.softplus, aten.softplus_backward, aten.mish_backward, aten.logcumsumexp]
-    table.update(get_decompositions([op for op in extra]))
-    return {op: function for op, function in table.items() if str(op) not in RULES and f"{op}.default" not in RULES}
+from ._lower import is_users
+from ._modules import require_shapes, unchanged
 
 
 @dataclass
@@ -49,13 +39,19 @@ class Captured:
     graph: GraphModule
     parameters: dict[str, torch.nn.Parameter]
     buffers: dict[str, torch.Tensor]
-    # Names and contents of example inputs, in the order of the graph's placeholders behind the buffers.
-    inputs: dict[str, torch.Tensor]
+    # Example inputs by name. The tensors are the graph's placeholders behind the buffers, in this order. The others are
+    # constants of the graph.
+    examples: dict[str, Any]
     # Values of the graph.
     results: list[Node] = field(default_factory=list)
     gradients: dict[str, Node] = field(default_factory=dict)
+    # What the step leaves in each buffer, and in parameters that the forward pass changes.
     updated: dict[str, Node] = field(default_factory=dict)
     spec: Any = None
+
+    @property
+    def inputs(self) -> dict[str, torch.Tensor]:
+        return {name: leaf for name, leaf in self.examples.items() if isinstance(leaf, torch.Tensor)}
 
 
 def to_functional(x):
@@ -69,7 +65,16 @@ def from_functional(x):
     return torch._from_functional_tensor(x.elem)
 
 
-def named_inputs(model: torch.nn.Module, inputs, has_target: bool) -> tuple[list[str], list, Any]:
+def parameters_of(function: Callable) -> list[str]:
+    """Names of a function's parameters, as far as they are known."""
+    try:
+        known = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return []
+    return [p.name for p in known if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+
+
+def named_inputs(model: torch.nn.Module, inputs, has_target: bool, compute: Callable | None) -> tuple[list[str], list, Any]:
     """Names and leaves of example inputs, and the structure they have."""
     if isinstance(inputs, torch.Tensor):
         inputs = (inputs,)
@@ -78,11 +83,7 @@ def named_inputs(model: torch.nn.Module, inputs, has_target: bool) -> tuple[list
         parts = list(inputs.values())
     else:
         inputs, parts = tuple(inputs), list(inputs)
-        try:
-            known = [p.name for p in inspect.signature(model.forward).parameters.values()
-                     if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-        except (TypeError, ValueError):
-            known = []
+        known = parameters_of(compute)[1:] if compute is not None else parameters_of(model.forward)
         tops = [known[i] if i < len(known) else f"input{i}" for i in range(len(parts))]
         if has_target and tops:
             tops[-1] = "target"
@@ -106,6 +107,15 @@ def called(model, compute: Callable | None, loss_fn: Callable | None, inputs):
     return loss_fn(model(*inputs[:-1]), inputs[-1])
 
 
+def as_left(name: str, tensor, before: torch.Tensor) -> torch.Tensor:
+    """What a step leaves in a parameter or buffer, which keeps its shape and type."""
+    if not isinstance(tensor, torch.Tensor) or tensor.shape != before.shape or tensor.dtype != before.dtype:
+        now = f"{tensor.dtype} {tuple(tensor.shape)}" if isinstance(tensor, torch.Tensor) else type(tensor).__name__
+        raise CaptureError(f"the step replaces `{name}`, {before.dtype} {tuple(before.shape)}, by {now}; a tensor that steps "
+                           "carry on keeps its shape and type")
+    return tensor.detach()
+
+
 def as_loss(out) -> torch.Tensor:
     if not isinstance(out, torch.Tensor):
         loss = out.get("loss") if isinstance(out, Mapping) else getattr(out, "loss", None)
@@ -123,8 +133,9 @@ def as_loss(out) -> torch.Tensor:
 @contextlib.contextmanager
 def capturing(kinds: set[str]):
     """Ways of PyTorch while a step on devices of these kinds is captured: no ops that only one backend has."""
-    compiler, autocast = torch.compiler, torch.autocast
-    before, begin = compiler._is_compiling_flag, autocast.__init__
+    compiler, autocast, tracer = torch.compiler, torch.autocast, PythonKeyTracer
+    before, begin, frames = compiler._is_compiling_flag, autocast.__init__, tracer._filter_traceback_frames
+    checks = Distribution._validate_args
 
     @functools.wraps(begin)
     def checked(self, device_type, dtype=None, enabled=True, cache_enabled=None):
@@ -134,13 +145,27 @@ def capturing(kinds: set[str]):
                                f"{device_type!r}, or name their device")
         begin(self, device_type, dtype, enabled, cache_enabled)
 
-    compiler._is_compiling_flag, autocast.__init__ = True, checked
+    compiler._is_compiling_flag, autocast.__init__, tracer._filter_traceback_frames = True, checked, users_frames
+    # Distributions look at their parameters' contents.
+    Distribution.set_default_validate_args(False)
+    onednn = torch._C._get_mkldnn_enabled()
+    torch._C._set_mkldnn_enabled(False)
     try:
-        with sdpa_kernel(SDPBackend.MATH), torch.backends.mkldnn.flags(enabled=False), \
-                torch.backends.cudnn.flags(enabled=False):
+        # Modules that were compiled by PyTorch are captured as they are without.
+        with sdpa_kernel(SDPBackend.MATH), torch.backends.cudnn.flags(enabled=False), \
+                torch.compiler.set_stance("force_eager"):
             yield
     finally:
-        compiler._is_compiling_flag, autocast.__init__ = before, begin
+        torch._C._set_mkldnn_enabled(onednn)
+        compiler._is_compiling_flag, autocast.__init__, tracer._filter_traceback_frames = before, begin, frames
+        Distribution.set_default_validate_args(checks)
+
+
+def users_frames(_tracer, stack: traceback.StackSummary) -> traceback.StackSummary:
+    """Frames of the user's program below that of the captured step. Those above are of who builds the step."""
+    within = [i for i, frame in enumerate(stack) if frame.filename == __file__ and frame.name == "step"]
+    below = stack[within[-1]:] if within else []
+    return traceback.StackSummary.from_list([frame for frame in below if is_users(frame.filename)])
 
 
 def capture(model: torch.nn.Module, example_inputs, *, loss_fn: Callable | None = None, compute: Callable | None = None,
@@ -151,19 +176,21 @@ def capture(model: torch.nn.Module, example_inputs, *, loss_fn: Callable | None 
 
     Raises `CaptureError` where Python code of the step depends on the contents of tensors.
     """
+    require_shapes(model)
     parameters, buffers = dict(model.named_parameters()), dict(model.named_buffers())
-    names, leaves, spec = named_inputs(model, example_inputs, loss_fn is not None)
+    names, leaves, spec = named_inputs(model, example_inputs, loss_fn is not None, compute)
     tensors = {name: leaf for name, leaf in zip(names, leaves) if isinstance(leaf, torch.Tensor)}
     wanted = [name for name in parameters if trained is not None and name in trained]
     functions = Functions()
     out_spec = []
 
     def forward(inputs):
-        """The user's computation. Traces of ops begin at a frame of this name."""
+        """The user's computation."""
         out = called(model, compute, loss_fn, inputs)
         return as_loss(out) if trained is not None else out
 
     def step(params, bufs, data):
+        """All of the step. Traces of ops begin below this frame."""
         with FunctionalTensorMode():
             params, bufs, data = pytree.tree_map(to_functional, (params, bufs, data))
             for name in parameters:
@@ -172,13 +199,16 @@ def capture(model: torch.nn.Module, example_inputs, *, loss_fn: Callable | None 
             inputs = pytree.tree_unflatten(fed, spec)
             grad = torch.enable_grad() if wanted else torch.no_grad()
             tied = torch.nn.utils.stateless._reparametrize_module
-            with grad, functions, tied(model, {**params, **bufs}, tie_weights=True):
+            # Of every name the tensor that the module has at the end: it may replace its buffers.
+            held = {**params, **bufs}
+            with grad, functions, tied(model, held, tie_weights=True):
                 out = forward(inputs)
             grads = torch.autograd.grad(out, [params[n] for n in wanted], allow_unused=True) if wanted else ()
             results, tree = pytree.tree_flatten(out)
             out_spec.append(tree)
             results = [r.detach() if isinstance(r, torch.Tensor) else r for r in results]
-            return tuple(map(from_functional, [*results, *grads, *(bufs[n] for n in buffers)]))
+            left = [as_left(n, held[n], (params | bufs)[n]) for n in (*parameters, *buffers)]
+            return tuple(map(from_functional, [*results, *grads, *left]))
 
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     # A module without contents, on the device meta, is captured as one on the CPU.
@@ -186,15 +216,23 @@ def capture(model: torch.nn.Module, example_inputs, *, loss_fn: Callable | None 
     fake = lambda x: torch.empty(x.shape, dtype=x.dtype, device=device(x))
     kinds = {device(x).type for group in (parameters, buffers, tensors) for x in group.values()}
     try:
-        with torch.random.fork_rng(devices=[]), capturing(kinds), mode:
+        with torch.random.fork_rng(devices=[]), unchanged(model), capturing(kinds), mode:
             given = [{n: fake(t) for n, t in group.items()} for group in (parameters, buffers, tensors)]
             graph = make_fx(step, decompositions(), tracing_mode="real", record_stack_traces=True)(*given)
     except (DataDependentOutputException, DynamicOutputShapeException) as error:
         raise CaptureError(f"the step cannot be captured: {error.func} depends on the contents of a tensor"
                            f"{users_line(error)}; compute it outside of the step, or choose with torch.where") from error
+    except AssertionError as error:
+        # Ops of linear algebra that check their operands' contents.
+        if "effect" not in str(error):
+            raise
+        op = re.search(r"aten\.\w+(\.\w+)?", str(error))
+        where = users_line(error).removeprefix(" at ")
+        raise UnsupportedOp(op[0] if op else "linalg", where, "it checks contents of tensors, and memc has no translation of "
+                            "it") from error
     except NotImplementedError as error:
         raise CaptureError(f"the step cannot be captured: {error}{users_line(error)}") from error
-    return labelled(graph, Captured(graph, parameters, buffers, tensors, spec=out_spec[-1]), wanted)
+    return labelled(graph, Captured(graph, parameters, buffers, dict(zip(names, leaves)), spec=out_spec[-1]), wanted)
 
 
 def users_line_of_stack() -> str:
@@ -216,14 +254,24 @@ def users_line(error: BaseException) -> str:
     return found
 
 
+def origin(node: Node) -> Node:
+    """The node that an alias is of."""
+    while node.op == "call_function" and str(node.target) in ("aten.detach.default", "aten.alias.default"):
+        node = node.args[0]
+    return node
+
+
 def labelled(graph: GraphModule, captured: Captured, wanted: list[str]) -> Captured:
     """Takes the outputs of the graph apart, and what nothing reads away."""
     output = next(node for node in graph.graph.nodes if node.op == "output")
     values = list(output.args[0])
-    bufs = len(values) - len(captured.buffers)
-    grads = bufs - len(wanted)
+    left = len(values) - len(captured.parameters) - len(captured.buffers)
+    grads = left - len(wanted)
     captured.results = values[:grads]
-    captured.gradients = {name: grad for name, grad in zip(wanted, values[grads:bufs]) if grad is not None}
-    captured.updated = dict(zip(captured.buffers, values[bufs:]))
+    captured.gradients = {name: grad for name, grad in zip(wanted, values[grads:left]) if grad is not None}
+    names = (*captured.parameters, *captured.buffers)
+    begun = [node for node in graph.graph.nodes if node.op == "placeholder"]
+    captured.updated = {name: node for name, node, first in zip(names, values[left:], begun)
+                        if name in captured.buffers or origin(node) is not first}
     graph.graph.eliminate_dead_code()
     return captured

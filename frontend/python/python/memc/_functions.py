@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 
 import torch
 from torch._decomp import decompositions
@@ -96,6 +97,24 @@ def max_pool3d(input, kernel_size, stride=None, padding=0, dilation=1, ceil_mode
     return y.unflatten(0, (x.shape[0], out)).transpose(1, 2)
 
 
+def avg_pool3d(input, kernel_size, stride=None, padding=0, ceil_mode=False, count_include_pad=True, divisor_override=None):
+    """Means along the depth, then over images."""
+    kernel, padding = many(kernel_size, 3), many(padding, 3)
+    if ceil_mode or divisor_override or (any(padding) and not count_include_pad):
+        raise NotImplementedError("avg_pool3d takes no ceil_mode and divisor_override, and counts its padding")
+    stride = kernel if stride in (None, [], ()) else many(stride, 3)
+    x = functional.pad(input, (0, 0, 0, 0, padding[0], padding[0]))
+    x = x.unfold(-3, kernel[0], stride[0]).mean(-1)
+    y = functional.avg_pool2d(x.flatten(0, -3).unsqueeze(1), kernel[1:], stride[1:], padding[1:])
+    return y.reshape(*x.shape[:-2], *y.shape[-2:])
+
+
+def rrelu(input, lower=1 / 8, upper=1 / 3, training=False, inplace=False):
+    if training:
+        raise NotImplementedError("rrelu draws slopes in training, which is not supported")
+    return functional.leaky_relu(input, (lower + upper) / 2, inplace)
+
+
 def local_response_norm(x, size, alpha=1e-4, beta=0.75, k=1.0):
     padded = functional.pad(x * x, [0, 0] * (x.ndim - 2) + [size // 2, (size - 1) // 2])
     total = sum(padded[:, i:i + x.shape[1]] for i in range(size))
@@ -124,6 +143,51 @@ def grid_sample(input, grid, mode="bilinear", padding_mode="zeros", align_corner
     if input.ndim != 4:
         raise NotImplementedError("grid_sample takes images")
     return decompositions.grid_sampler_2d(input, grid, modes.index(mode), paddings.index(padding_mode), bool(align_corners))
+
+
+def adaptive_max_pool(axes: int):
+    """Maxima of the parts of images that PyTorch's formula gives, one part after the other where they differ in size."""
+    def pool(input, output_size, return_indices=False):
+        if return_indices:
+            raise NotImplementedError("adaptive max pooling has no indices here")
+        sizes = [size if size is not None else input.shape[i - axes] for i, size in enumerate(many(output_size, axes))]
+        for axis, size in zip(range(-axes, 0), sizes):
+            n = input.shape[axis]
+            parts = [input.narrow(axis, i * n // size, -(-(i + 1) * n // size) - i * n // size) for i in range(size)]
+            input = torch.cat([part.amax(axis, keepdim=True) for part in parts], axis)
+        return input
+
+    return pool
+
+
+def cdist(x1, x2, p=2.0, compute_mode="use_mm_for_euclid_dist_if_necessary"):
+    """Distances of all pairs of rows. The gradient is zero where two rows are equal."""
+    large = x1.shape[-2] > 25 or x2.shape[-2] > 25
+    if p == 2.0 and (compute_mode == "use_mm_for_euclid_dist" or (large and compute_mode.endswith("necessary"))):
+        squares = (x1 * x1).sum(-1).unsqueeze(-1) + (x2 * x2).sum(-1).unsqueeze(-2) - 2 * x1 @ x2.transpose(-2, -1)
+    else:
+        difference = (x1.unsqueeze(-2) - x2.unsqueeze(-3)).abs()
+        if p == 1.0 or p == float("inf"):
+            return difference.sum(-1) if p == 1.0 else difference.amax(-1)
+        squares = difference.pow(p).sum(-1)
+    positive = squares > 0
+    return torch.where(positive, torch.where(positive, squares, 1.0).pow(1 / p), 0.0)
+
+
+def gaussian_nll_loss(input, target, var, full=False, eps=1e-6, reduction="mean"):
+    """Without a look at the variance's sign."""
+    var = input.new_full((), var) if isinstance(var, float) else var
+    var = var.unsqueeze(-1) if var.ndim and var.shape == input.shape[:-1] else var
+    var = var + (var.clamp_min(eps) - var).detach()
+    loss = 0.5 * (var.log() + (input - target) ** 2 / var) + (0.5 * math.log(2 * math.pi) if full else 0.0)
+    return {"mean": loss.mean, "sum": loss.sum, "none": lambda: loss}[reduction]()
+
+
+def masked_scatter(input, mask, source):
+    """The next element of a source at each place of a mask."""
+    mask = mask.expand(torch.broadcast_shapes(mask.shape, input.shape))
+    at = (mask.flatten().to(torch.int64).cumsum(0) - 1).clamp_min(0)
+    return torch.where(mask, source.flatten()[at].reshape(mask.shape), input)
 
 
 def lstm(input, *rest):
@@ -166,7 +230,13 @@ class Functions(TorchFunctionMode):
             functional.conv3d: conv3d, functional.conv_transpose3d: conv_transpose3d,
             functional.max_pool3d: max_pool3d, functional.local_response_norm: local_response_norm,
             torch._weight_norm: weight_norm, functional.embedding_bag: embedding_bag,
-            functional.grid_sample: grid_sample,
+            functional.avg_pool3d: avg_pool3d, torch._C._nn.avg_pool3d: avg_pool3d, functional.rrelu: rrelu,
+            functional.gaussian_nll_loss: gaussian_nll_loss,
+            functional.grid_sample: grid_sample, torch.cdist: cdist,
+            functional.adaptive_max_pool1d: adaptive_max_pool(1), functional.adaptive_max_pool2d: adaptive_max_pool(2),
+            functional.adaptive_max_pool3d: adaptive_max_pool(3), torch.adaptive_max_pool1d: adaptive_max_pool(1),
+            torch.masked_scatter: masked_scatter, torch.Tensor.masked_scatter: masked_scatter,
+            torch.Tensor.masked_scatter_: lambda input, mask, source: input.copy_(masked_scatter(input, mask, source)),
             torch.lstm: lstm, torch.gru: gru, torch.lstm_cell: lstm_cell, torch.gru_cell: gru_cell,
         }
 

@@ -31,7 +31,8 @@ INLINE = 1 << 16
 
 OWN, TORCH = (str(pathlib.Path(file).parent) for file in (__file__, torch.__file__))
 
-Lowered = Union[Value, list[Value]]
+# `None`: an op that marks a place of the program, and computes nothing.
+Lowered = Union[Value, list[Value], None]
 RULES: dict[str, Callable[["Lowering", Node], Lowered]] = {}
 
 
@@ -40,7 +41,7 @@ def rule(*names: str):
 
     def register(function):
         for name in names:
-            RULES[f"aten.{name}" if not name.startswith("memc.") else name] = function
+            RULES[name if name.startswith(("memc.", "profiler.")) else f"aten.{name}"] = function
         return function
 
     return register

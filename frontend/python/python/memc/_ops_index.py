@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from torch.fx import Node
 
 from ._ir import Type, Value, broadcast
@@ -41,20 +43,56 @@ def gather(cx, node):
     return cx.m.op("gather_elements", [x, at], cx.type(node), axis=node.args[1] % x.type.rank)
 
 
-def _scatter(mode: str):
-    def lower(cx: Lowering, node: Node) -> Value:
-        m, x, at = cx.m, cx.value(node.args[0]), cx.value(node.args[2])
-        new = m.broadcast(cx.value(node.args[3], x.type.dtype), at.type.shape) if not isinstance(node.args[3], Node) \
-            else cx.value(node.args[3], x.type.dtype)
-        for axis, size in enumerate(at.type.shape):
-            new = m.slice(new, axis, 0, size)
-        return m.op("scatter_elements", [x, at, new], x.type, axis=node.args[1] % x.type.rank, mode=mode)
+class Scatter:
+    """Writes to one place of an axis for each index."""
 
-    return lower
+    def __init__(self, cx: Lowering, node: Node):
+        self.m, self.x, self.at = cx.m, cx.value(node.args[0]), cx.value(node.args[2])
+        self.axis = node.args[1] % max(1, self.x.type.rank)
+        self.new = cx.value(node.args[3], self.x.type.dtype)
+        if not isinstance(node.args[3], Node):
+            self.new = self.m.broadcast(self.new, self.at.type.shape)
+        for axis, size in enumerate(self.at.type.shape):
+            self.new = self.m.slice(self.new, axis, 0, size)
+
+    def into(self, x: Value, new: Value, mode: str) -> Value:
+        return self.m.op("scatter_elements", [x, self.at, new], x.type, axis=self.axis, mode=mode)
+
+    def full(self, number: float, shape: tuple[int, ...]) -> Value:
+        return self.m.broadcast(self.m.scalar(number, self.x.type.dtype), shape)
 
 
-rule("scatter.src", "scatter.value")(_scatter("replace"))
-rule("scatter_add.default")(_scatter("add"))
+@rule("scatter.src", "scatter.value")
+def scatter(cx, node):
+    places = Scatter(cx, node)
+    return places.into(places.x, places.new, "replace")
+
+
+@rule("scatter_add.default")
+def scatter_add(cx, node):
+    places = Scatter(cx, node)
+    return places.into(places.x, places.new, "add")
+
+
+# Modes of `scatter_elements`, and what changes nothing in them.
+REDUCTIONS = {"sum": ("add", 0.0), "mean": ("add", 0.0), "prod": ("mul", 1.0), "amax": ("max", -math.inf),
+              "amin": ("min", math.inf)}
+
+
+@rule("scatter_reduce.two")
+def scatter_reduce(cx, node):
+    places = Scatter(cx, node)
+    shape, of_self = places.at.type.shape, bool(cx.arg(node, 5, "include_self", True))
+    mode, nothing = REDUCTIONS[node.args[4]]
+    if not places.x.type.is_float and (node.args[4] == "mean" or not of_self):
+        raise cx.refuse(node, "reductions of integers are supported with include_self=True, and without a mean")
+    x = places.x if of_self else places.into(places.x, places.full(nothing, shape), "replace")
+    y = places.into(x, places.new, mode)
+    if node.args[4] != "mean":
+        return y
+    count = places.full(1.0, x.type.shape)
+    count = count if of_self else places.into(count, places.full(0.0, shape), "replace")
+    return cx.m.binary("div", y, places.into(count, places.full(1.0, shape), "add"))
 
 
 class Places:
@@ -146,7 +184,8 @@ def foremost(cx: Lowering, x: Value, axis: int, k: int, smallest: bool) -> list[
     if not x.type.rank:
         return [x, cx.m.scalar(0, "i64")]
     type = Type("i64", tuple(k if i == axis else d for i, d in enumerate(x.type.shape)))
-    at = cx.m.op("top_k", [x], type, axis=axis, k=k, smallest=smallest)
+    ordered = cx.m.cast(x, "i32") if x.type.dtype == "bool" else x
+    at = cx.m.op("top_k", [ordered], type, axis=axis, k=k, smallest=smallest)
     return [cx.m.op("gather_elements", [x, at], Type(x.type.dtype, type.shape), axis=axis), at]
 
 

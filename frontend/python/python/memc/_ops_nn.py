@@ -158,9 +158,13 @@ def avg_pool_backward(cx, node):
 
 def linear_map(op, axes: int, at: int, size: int, out: int, *args) -> torch.Tensor:
     """Matrix `[out, size]` of what an op does along one of its axes."""
-    shape = lambda n: [n if i == at else 1 for i in range(axes)]
-    eye = torch.eye(size).reshape(size, 1, *shape(size))
-    return op(eye, shape(out), *args).reshape(size, out).T.contiguous()
+    # Other axes have two elements: some of PyTorch's kernels are wrong for images one pixel wide.
+    shape = lambda n, rest: [n if i == at else rest for i in range(axes)]
+    eye = torch.eye(size).reshape(size, 1, *shape(size, 1)).expand(size, 1, *shape(size, 2)).contiguous()
+    wide = op(eye, shape(out, 2), *args)
+    for axis in reversed(range(axes)):
+        wide = wide if axis == at else wide.select(2 + axis, 0)
+    return wide.reshape(size, out).T.contiguous()
 
 
 def along(m: Module, x: Value, axis: int, matrix: torch.Tensor) -> Value:

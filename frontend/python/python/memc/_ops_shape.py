@@ -14,6 +14,12 @@ def same(cx: Lowering, node: Node) -> Value:
     return cx.value(node.args[0])
 
 
+@rule("profiler._record_function_enter_new.default", "profiler._record_function_exit._RecordFunction")
+def mark(cx, node):
+    """A mark for PyTorch's profiler."""
+    return None
+
+
 @rule("view.default", "_unsafe_view.default", "reshape.default", "squeeze.dim", "squeeze.dims", "squeeze.default",
       "unsqueeze.default", "_reshape_alias.default")
 def view(cx, node):

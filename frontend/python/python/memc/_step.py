@@ -45,11 +45,28 @@ def plain(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.detach().cpu().contiguous()
 
 
+def as_tensor(leaf: Any) -> Any:
+    """An array of NumPy, or of a library that speaks DLPack, as a tensor on the same memory where it can be."""
+    if isinstance(leaf, numpy.ndarray):
+        return torch.from_numpy(leaf if leaf.flags.writeable and leaf.flags.c_contiguous else leaf.copy())
+    if hasattr(leaf, "__dlpack__") and not isinstance(leaf, torch.Tensor):
+        return torch.from_dlpack(leaf)
+    return leaf
+
+
+def is_same(a: Any, b: Any) -> bool:
+    """Whether two inputs that are no tensors mean the same."""
+    return a is b or (type(a) is type(b) and bool(a == b))
+
+
+def shown(value: Any) -> str:
+    return f"a tensor of shape {tuple(value.shape)}" if isinstance(value, torch.Tensor) else f"{value!r:.60}"
+
+
 class Step:
     """A compiled step. `train_step` and `eval_step` make them."""
 
-    def __init__(self, built: Built, plan, spec, examples: dict[str, torch.Tensor], device: torch.device, threads: int,
-                 tune: bool):
+    def __init__(self, built: Built, plan, spec, examples: dict[str, Any], device: torch.device, threads: int, tune: bool):
         self._built, self.plan, self._spec, self._examples, self._device = built, plan, spec, examples, device
         # Names of the example's inputs, where they are passed by name.
         self._keys = list(spec.context) if spec.type is dict else []
@@ -120,20 +137,28 @@ class Step:
 
     def _feed(self, args: tuple, kwargs: dict) -> list[tuple[str, torch.Tensor]]:
         """Contents of the module's inputs, checked against the example's."""
+        if self._keys and not kwargs and len(args) == 1 and isinstance(args[0], Mapping):
+            args, kwargs = (), args[0]
         inputs = args
         if kwargs:
             order = self._keys if set(kwargs) == set(self._keys) else kwargs
             inputs = {name: kwargs[name] for name in order}
-        leaves = pytree.tree_leaves(inputs)
-        if any(callable(leaf) for leaf in leaves):
+        leaves = [as_tensor(leaf) for leaf in pytree.tree_leaves(inputs)]
+        if any(callable(leaf) and not callable(example) for leaf, example in zip(leaves, self._examples.values())):
             raise DataError("a step takes no closure: it computes loss, gradients and update itself; "
                             "call it with the batch, as in step(x, y)")
-        given = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
-        if pytree.tree_structure(inputs) != self._spec or len(given) != len(self._examples):
-            raise DataError(f"the step takes {len(self._examples)} tensors as in example_inputs "
-                            f"({', '.join(self._examples)}); these inputs have {len(given)}")
+        if pytree.tree_structure(inputs) != self._spec:
+            raise DataError(f"the step takes inputs as in example_inputs ({', '.join(self._examples)}); "
+                            f"it was called with {len(leaves)} of another structure")
         fed = []
-        for (name, example), tensor in zip(self._examples.items(), given):
+        for (name, example), tensor in zip(self._examples.items(), leaves):
+            if not isinstance(example, torch.Tensor):
+                if not is_same(tensor, example):
+                    raise DataError(f"input `{name}` is {shown(tensor)}, and the step was built for {shown(example)}, which "
+                                    "it has as a constant; give what changes as a tensor, or build a step for each value")
+                continue
+            if not isinstance(tensor, torch.Tensor):
+                raise DataError(f"input `{name}` is {shown(tensor)}, and the step was built for a tensor")
             parts = self._built.inputs[name]
             shape = (example.shape[0] * len(parts), *example.shape[1:]) if len(parts) > 1 else tuple(example.shape)
             if tuple(tensor.shape) != tuple(shape) or tensor.dtype != example.dtype:
@@ -334,8 +359,10 @@ class EvalStep(Step):
 
 
 def normal(inputs):
-    """Example inputs as a tuple or a dictionary."""
-    return (inputs,) if isinstance(inputs, torch.Tensor) else dict(inputs) if isinstance(inputs, Mapping) else tuple(inputs)
+    """Example inputs as a tuple or a dictionary, with tensors for arrays."""
+    single = isinstance(inputs, torch.Tensor) or hasattr(inputs, "__dlpack__")
+    inputs = (inputs,) if single else dict(inputs) if isinstance(inputs, Mapping) else tuple(inputs)
+    return pytree.tree_map(as_tensor, inputs)
 
 
 def trained_by(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> set[str]:
@@ -348,6 +375,8 @@ def captured_training(model, loss_fn, optimizer, example_inputs, compute, accumu
                       exported: bool = False):
     """The module of a training step, and the structure of its inputs."""
     example_inputs = normal(example_inputs)
+    if loss_fn is not None and compute is not None:
+        raise CaptureError("loss_fn and compute are both given; compute returns the loss itself, so pass None as loss_fn")
     if accumulate < 1:
         raise CaptureError(f"accumulate = {accumulate} must be at least 1")
     if not model.training:
@@ -382,7 +411,7 @@ def train_step(model: torch.nn.Module, loss_fn: Callable | None, optimizer: torc
                                               clip_grad_norm, clip_grad_value)
     name, where = placed(device, model)
     plan = compiled(built, budget, name, options)
-    return TrainStep(model, optimizer, built, plan, spec, captured.inputs, where, threads, tune)
+    return TrainStep(model, optimizer, built, plan, spec, captured.examples, where, threads, tune)
 
 
 def eval_step(model: torch.nn.Module, example_inputs, *, budget: str | int | None = None, compute: Callable | None = None,
@@ -393,7 +422,7 @@ def eval_step(model: torch.nn.Module, example_inputs, *, budget: str | int | Non
     built = build_forward(captured, name=type(model).__name__)
     name, where = placed(device, model)
     plan = compiled(built, budget, name, options)
-    return EvalStep(model, built, plan, pytree.tree_structure(example_inputs), captured.inputs, where, threads, tune)
+    return EvalStep(model, built, plan, pytree.tree_structure(example_inputs), captured.examples, where, threads, tune)
 
 
 def placed(device: str | None, model: torch.nn.Module) -> tuple[str, torch.device]:

@@ -1,0 +1,68 @@
+"""What modules have beside parameters and buffers, while a step of them is captured."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from typing import Any
+
+import torch
+
+from ._errors import CaptureError
+
+
+def require_shapes(model: torch.nn.Module) -> None:
+    """Refuses lazy modules whose parameters have no shape yet."""
+    lazy = torch.nn.parameter.UninitializedTensorMixin
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        if isinstance(tensor, lazy):
+            raise CaptureError(f"`{name}` has no shape yet, since it is of a lazy module; call the model on a batch, and make "
+                               "the optimizer behind that")
+
+
+def renewed(module: torch.nn.Module) -> set[str]:
+    """Attributes that hooks of PyTorch compute anew in each step: the weights of the older norms."""
+    hooks = module._forward_pre_hooks.values()
+    return {hook.name for hook in hooks if type(hook).__module__.startswith("torch.nn.utils")}
+
+
+def shown(value: Any) -> str:
+    return f"a tensor of shape {tuple(value.shape)}" if isinstance(value, torch.Tensor) else f"{value!r:.40}"
+
+
+@contextlib.contextmanager
+def unchanged(model: torch.nn.Module):
+    """Takes back what Python code of the modules changes in them, and warns of it.
+
+    A compiled step does not run that code. Buffers are no part of this: steps carry them on.
+    """
+    inner = ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set")
+    saved = [(name, m, dict(m.__dict__), {key: m.__dict__[key].copy() for key in inner}) for name, m in model.named_modules()]
+    try:
+        yield
+    finally:
+        changes = []
+        for name, module, attributes, parts in saved:
+            known = renewed(module)
+            for key, value in module.__dict__.items():
+                before = attributes.get(key)
+                if value is before or key in known or same(value, before):
+                    continue
+                at = f"{name}.{key}" if name else key
+                changes.append(f"`{at}` ({shown(before)} to {shown(value)})" if key in attributes else f"`{at}`, which is new")
+            module.__dict__.clear()
+            module.__dict__.update(attributes)
+            for key, part in parts.items():
+                module.__dict__[key].clear()
+                module.__dict__[key].update(part)
+        if changes:
+            more = f", and {len(changes) - 3} more" if len(changes) > 3 else ""
+            warnings.warn(f"the step changes attributes of modules: {', '.join(changes[:3])}{more}. A compiled step runs no "
+                          "Python, so that they stay as they are; register_buffer has tensors that steps carry on",
+                          stacklevel=2)
+
+
+def same(a: Any, b: Any) -> bool:
+    """Whether two plain values are equal."""
+    plain = (int, float, str, bool, tuple, type(None), torch.dtype, torch.device, torch.Size)
+    return isinstance(a, plain) and type(a) is type(b) and a == b
