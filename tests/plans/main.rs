@@ -1,8 +1,9 @@
 //! Plans of known models, recorded: decisions, addresses, figures and file hashes.
 //!
 //! A change of structure or wording must leave `record.tsv` as it is. `cargo test` replays the rows of small
-//! models. `cargo plans` replays every row. `MEMC_BLESS=1 cargo plans` writes the record anew, and
-//! `MEMC_BLESS=1 cargo test --test plans` the rows of small models.
+//! models. `cargo plans` replays every row, `cargo plans --only TEXT` those whose model's name has TEXT.
+//! `MEMC_BLESS=1 cargo plans` writes the record anew. With `--only TEXT` it writes those rows, and
+//! `MEMC_BLESS=1 cargo test --test plans` writes the rows of small models, within the budgets that they have.
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,
@@ -24,11 +25,17 @@ use cell::{Cell, cells};
 use row::{HEADER, Row};
 
 fn main() -> ExitCode {
-    let all = std::env::args().any(|a| a == "--all");
-    let outcome = if std::env::var_os("MEMC_BLESS").is_some() {
-        if all { bless() } else { bless_small() }
-    } else {
-        replay(all)
+    let args: Vec<String> = std::env::args().collect();
+    let only = args.iter().position(|a| a == "--only").and_then(|at| args.get(at + 1));
+    let all = args.iter().any(|a| a == "--all");
+    let wanted = |row: &Row| match only {
+        Some(text) => row.cell.model.contains(text.as_str()),
+        None => all || row.cell.is_small(),
+    };
+    let outcome = match std::env::var_os("MEMC_BLESS") {
+        Some(_) if all && only.is_none() => bless(),
+        Some(_) => bless_again(wanted),
+        None => replay(wanted),
     };
     match outcome {
         Ok(text) => {
@@ -56,10 +63,10 @@ fn recorded() -> Result<Vec<Row>, String> {
     lines.map(Row::parse).collect()
 }
 
-/// Compiles the cells of the record again and compares.
-fn replay(all: bool) -> Result<String, String> {
+/// Compiles rows of the record again and compares.
+fn replay(is_wanted: impl Fn(&Row) -> bool) -> Result<String, String> {
     let recorded = recorded()?;
-    let wanted: Vec<&Row> = recorded.iter().filter(|r| all || r.cell.is_small()).collect();
+    let wanted: Vec<&Row> = recorded.iter().filter(|row| is_wanted(row)).collect();
     let found = parallel(&wanted, |row| Row::measure(&row.cell));
     let mut differences = Vec::new();
     for (want, found) in wanted.iter().zip(found) {
@@ -82,14 +89,13 @@ fn bless() -> Result<String, String> {
     write(&rows)
 }
 
-/// Writes the rows of small models from the compiler as it is, with the budgets that they have. Other rows
-/// stay as they are.
-fn bless_small() -> Result<String, String> {
+/// Writes rows from the compiler as it is, within the budgets that they have. Other rows stay as they are.
+fn bless_again(is_wanted: impl Fn(&Row) -> bool) -> Result<String, String> {
     let again = |row: &Row| Row::measure(&row.cell);
-    let (small, mut rows): (Vec<_>, Vec<_>) =
-        recorded()?.into_iter().enumerate().partition(|(_, row)| row.cell.is_small());
-    let (places, small): (Vec<usize>, Vec<Row>) = small.into_iter().unzip();
-    let measured = parallel(&small, again).into_iter().collect::<Result<Vec<_>, _>>()?;
+    let (wanted, mut rows): (Vec<_>, Vec<_>) =
+        recorded()?.into_iter().enumerate().partition(|(_, row)| is_wanted(row));
+    let (places, wanted): (Vec<usize>, Vec<Row>) = wanted.into_iter().unzip();
+    let measured = parallel(&wanted, again).into_iter().collect::<Result<Vec<_>, _>>()?;
     rows.extend(places.into_iter().zip(measured));
     rows.sort_by_key(|row| row.0);
     write(&rows.into_iter().map(|row| row.1).collect::<Vec<_>>())

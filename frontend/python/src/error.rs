@@ -58,6 +58,7 @@ pub(crate) fn data(py: Python<'_>, text: String) -> PyErr {
 
 /// Options of the command line, and the arguments of `compile` that do the same.
 const SPOKEN: &[(&str, &str)] = &[
+    (", or another --planner; `memc compare` shows what each finds", ""),
     ("--gpu-mem", "budget"),
     ("--host-mem", "host_memory"),
     ("--no-swap", "swap=False"),

@@ -1,7 +1,10 @@
 """The extension by itself: steps written in IR text, data from numpy, no PyTorch."""
 
+import ast
 import gc
+import inspect
 import os
+import pathlib
 import signal
 import threading
 import time
@@ -423,6 +426,61 @@ def test_interrupts_end_a_search():
         timer.cancel()
         signal.signal(signal.SIGINT, before)
     assert time.monotonic() - begin < 50
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="signals by a timer")
+def test_an_interrupt_comes_between_two_steps(plans):
+    session, data = start(plans["half"], weights()), batch()
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    begin = time.monotonic()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            while time.monotonic() - begin < 30:
+                step(session, data)
+    finally:
+        timer.cancel()
+        signal.signal(signal.SIGINT, before)
+    w, done = weights(), session.steps_done
+    for _ in range(done):
+        _, w = numpy_step(w, data)
+    step(session, data)
+    assert session.steps_done == done + 1
+    assert loss_of(session) == pytest.approx(numpy_step(w, data)[0], rel=1e-2)
+
+
+def described(arguments):
+    """Names of a stub's arguments, and the constants that are defaults of those by name."""
+    named = zip(arguments.kwonlyargs, arguments.kw_defaults)
+    names = [a.arg for a in arguments.args if a.arg != "self"] + [a.arg for a in arguments.kwonlyargs]
+    return names, {a.arg: ast.literal_eval(d) for a, d in named if d is not None}
+
+
+def test_the_stub_describes_the_extension():
+    stub = ast.parse((pathlib.Path(_native.__file__).parent / "_native.pyi").read_text())
+    found = {"__version__"}
+    for item in stub.body:
+        if not isinstance(item, (ast.ClassDef, ast.FunctionDef)):
+            continue
+        found.add(item.name)
+        owner = getattr(_native, item.name)
+        if isinstance(item, ast.ClassDef) and issubclass(owner, Exception):
+            continue
+        functions = item.body if isinstance(item, ast.ClassDef) else [item]
+        functions = [f for f in functions if isinstance(f, ast.FunctionDef)]
+        for function in functions:
+            have = getattr(owner, function.name) if isinstance(item, ast.ClassDef) else owner
+            if function.decorator_list or function.name.startswith("__"):
+                continue
+            known = [p for p in inspect.signature(have).parameters.values() if p.name != "self"]
+            names, defaults = described(function.args)
+            assert names == [p.name for p in known], function.name
+            assert defaults == {p.name: p.default for p in known if p.kind == p.KEYWORD_ONLY}, function.name
+        if isinstance(item, ast.ClassDef):
+            public = {name for name in vars(owner) if not name.startswith("_")}
+            assert public == {f.name for f in functions if not f.name.startswith("_")}, item.name
+    assert {name for name in vars(_native) if not name.startswith("__") or name == "__version__"} == found
 
 
 def test_the_lock_is_released_while_steps_run(plans):
