@@ -38,6 +38,7 @@ def runs(args):
                    ["onnx", "safetensors", "timm", "torch", "torchvision", "transformers"]),
         "capture": (["capture.py"], ["--only", "logistic,bilstm_lm,nanogpt_tied"],
                     ["memc", "timm", "torch", "torchvision", "transformers"]),
+        "pystep": (["pystep.py"], ["--rounds", "1"], ["memc", "torch", "torchvision", "transformers"]),
         "fuzz": (["fuzz.py", "--out", out / "fuzz"], ["--hours", "0.02"], []),
         "scaling": (["scaling.py", STEP], ["--copies", "2", "--rounds", "1"], ["onnx"]),
         "peers": (["peers.py"], ["--steps", "5", "--rounds", "1"], ["numpy", "onnx", "onnxruntime"]),
