@@ -38,6 +38,7 @@ FUNCTIONS = {
     "antialiased": lambda o: sum(F.interpolate(o[None, None], s, mode="bilinear", antialias=True).square().sum() for s in ((9, 7), (3, 2))),
     "variances": lambda o: F.gaussian_nll_loss(o[:, :2], o.detach()[:, 2:], F.softplus(o[:, 2:])) + F.gaussian_nll_loss(o, o.flip(0), 0.5),
     "distributions": lambda o: -torch.distributions.Beta(F.softplus(o) + 1, 2.0).log_prob(torch.full((6, 4), 0.3)).mean(),
+    "places that never change": lambda o: (o.T @ o)[tuple(torch.tril_indices(4, 4, -1))].square().sum() + (o * torch.vander(COUNT)[1]).sum(),
     "marks": lambda o: marked(o),
 }
 
@@ -88,7 +89,7 @@ class Odd(nn.Module):
         super().__init__()
         self.layer, self.more = nn.Linear(8, 4), more
         for name, part in parts.items():
-            (self.register_buffer if isinstance(part, torch.Tensor) else self.__setattr__)(name, part)
+            (self.register_buffer if type(part) is torch.Tensor else self.__setattr__)(name, part)
 
     def forward(self, x):
         return self.more(self, self.layer(x)).square().sum()
@@ -136,11 +137,12 @@ def test_changes_of_attributes_are_told_and_taken_back():
     with pytest.warns(UserWarning, match="`calls` .0 to 1.*`cache`, which is new"):
         memc.train_step(model, None, torch.optim.SGD(model.parameters(), lr=0.1), (torch.randn(6, 8),))
     assert model.calls == 0 and not hasattr(model, "cache")
-    # Weights that a hook computes in each step are none.
-    model = nn.Sequential(nn.utils.spectral_norm(nn.Linear(8, 4)))
+    # What PyTorch's own modules and hooks compute in each step is no state.
+    own = nn.utils.spectral_norm(Odd(lambda m, y: y @ m.turn, turn=nn.Parameter(torch.randn(4, 4))), "turn")
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message="the step changes attributes")
-        beside(model, (torch.randn(6, 8),), lambda m, x: m(x).square().sum())
+        beside(own, (torch.randn(6, 8),), lambda m, x: m(x))
+        beside(nn.LSTM(8, 4), (torch.randn(3, 2, 8),), lambda m, x: m(x)[0].square().sum())
 
 
 def test_wrapped_modules():

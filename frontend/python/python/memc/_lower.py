@@ -8,10 +8,11 @@ have no views or mutations.
 from __future__ import annotations
 
 import pathlib
-from typing import Callable, Union
+from typing import Any, Callable, Union
 
 import torch
 from torch.fx import Graph, Node
+from torch.fx.node import map_arg
 
 from ._errors import UnsupportedOp
 from ._ir import BYTES, Module, Type, Value
@@ -131,6 +132,23 @@ class Lowering:
             return self.values[node.args[0]][node.args[1]]
         name = str(node.target)
         function = RULES.get(name)
-        if function is None:
-            raise self.refuse(node, "memc has no translation of it; compose it of other ops")
-        return function(self, node)
+        if function is not None:
+            return function(self, node)
+        found = content(node)
+        if isinstance(found, torch.Tensor):
+            return self.constant(node.name, found, place(node))
+        raise self.refuse(node, "memc has no translation of it; compose it of other ops")
+
+
+def content(node: Node) -> Any:
+    """What a node computes, where that depends neither on the step's inputs and states nor on random numbers."""
+    if node.op == "get_attr":
+        return getattr(node.graph.owning_module, node.target)
+    tags = getattr(node.target, "tags", ())
+    if node.op != "call_function" or torch.Tag.nondeterministic_seeded in tags or str(node.target).startswith("memc."):
+        return None
+    known = {maker: content(maker) for maker in node.all_input_nodes}
+    if any(value is None for value in known.values()):
+        return None
+    args, kwargs = map_arg((node.args, node.kwargs), lambda maker: known[maker])
+    return node.target(*args, **{**kwargs, **({"device": torch.device("cpu")} if "device" in kwargs else {})})

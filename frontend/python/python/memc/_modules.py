@@ -11,6 +11,9 @@ import torch
 from ._errors import CaptureError
 
 
+PLAIN = (int, float, str, tuple, type(None), torch.dtype, torch.device)
+
+
 def require_shapes(model: torch.nn.Module) -> None:
     """Refuses lazy modules whose parameters have no shape yet."""
     lazy = torch.nn.parameter.UninitializedTensorMixin
@@ -20,14 +23,18 @@ def require_shapes(model: torch.nn.Module) -> None:
                                "the optimizer behind that")
 
 
-def renewed(module: torch.nn.Module) -> set[str]:
-    """Attributes that hooks of PyTorch compute anew in each step: the weights of the older norms."""
+def is_renewed(module: torch.nn.Module, key: str) -> bool:
+    """Whether PyTorch computes an attribute anew in each step: those of its own modules, and weights of the older norms."""
+    if type(module).__module__.startswith("torch."):
+        return True
     hooks = module._forward_pre_hooks.values()
-    return {hook.name for hook in hooks if type(hook).__module__.startswith("torch.nn.utils")}
+    return any(type(hook).__module__.startswith("torch.nn.utils") and hook.name == key for hook in hooks)
 
 
 def shown(value: Any) -> str:
-    return f"a tensor of shape {tuple(value.shape)}" if isinstance(value, torch.Tensor) else f"{value!r:.40}"
+    if isinstance(value, torch.Tensor):
+        return f"a tensor of shape {tuple(value.shape)}"
+    return f"{value!r:.40}" if isinstance(value, PLAIN) else type(value).__name__
 
 
 @contextlib.contextmanager
@@ -43,10 +50,9 @@ def unchanged(model: torch.nn.Module):
     finally:
         changes = []
         for name, module, attributes, parts in saved:
-            known = renewed(module)
             for key, value in module.__dict__.items():
                 before = attributes.get(key)
-                if value is before or key in known or same(value, before):
+                if value is before or same(value, before) or is_renewed(module, key):
                     continue
                 at = f"{name}.{key}" if name else key
                 changes.append(f"`{at}` ({shown(before)} to {shown(value)})" if key in attributes else f"`{at}`, which is new")
@@ -64,5 +70,4 @@ def unchanged(model: torch.nn.Module):
 
 def same(a: Any, b: Any) -> bool:
     """Whether two plain values are equal."""
-    plain = (int, float, str, bool, tuple, type(None), torch.dtype, torch.device, torch.Size)
-    return isinstance(a, plain) and type(a) is type(b) and a == b
+    return isinstance(a, PLAIN) and type(a) is type(b) and a == b
