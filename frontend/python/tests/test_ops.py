@@ -39,8 +39,17 @@ FUNCTIONS = {
     "variances": lambda o: F.gaussian_nll_loss(o[:, :2], o.detach()[:, 2:], F.softplus(o[:, 2:])) + F.gaussian_nll_loss(o, o.flip(0), 0.5),
     "distributions": lambda o: -torch.distributions.Beta(F.softplus(o) + 1, 2.0).log_prob(torch.full((6, 4), 0.3)).mean(),
     "places that never change": lambda o: (o.T @ o)[tuple(torch.tril_indices(4, 4, -1))].square().sum() + (o * torch.vander(COUNT)[1]).sum(),
+    "spectra": lambda o: sum(spectrum(o, norm) for norm in ("forward", "backward", "ortho")),
+    "transforms": lambda o: torch.fft.fft2(o).real.square().sum() + torch.fft.ifft(torch.fft.fft(o) * 1j ** COUNT).imag.square().sum(),
+    "complex": lambda o: ((torch.complex(o, o.flip(0)) + 1j) / torch.complex(o + 3, o.flip(1))).conj().imag.square().sum(),
+    "polar": lambda o: torch.polar(o.abs(), o).real.sum() + (torch.complex(o, o.flip(0)).T @ torch.complex(o, o)).abs().sum(),
     "marks": lambda o: marked(o),
 }
+
+
+def spectrum(o, norm):
+    half = torch.fft.rfft(o, norm=norm)
+    return half.abs().square().sum() + torch.fft.irfft(half, n=5, norm=norm).square().sum()
 
 
 def marked(o):
@@ -69,6 +78,52 @@ def beside(model, inputs, compute, steps=3):
 @pytest.mark.parametrize("what", FUNCTIONS)
 def test_functions_compute_what_pytorch_does(what):
     beside(nn.Linear(8, 4), (torch.randn(6, 8),), lambda m, x: FUNCTIONS[what](m(x)))
+
+
+class FourierOperator(nn.Module):
+    """A layer of a Fourier neural operator, with complex weights, and positions as complex numbers in a buffer."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(0.3 * torch.randn(3, 3, 2, 2, dtype=torch.cfloat))
+        self.beside = nn.Conv2d(3, 3, 1)
+        self.register_buffer("turn", torch.polar(torch.ones(8, 4), torch.arange(32.0).reshape(8, 4)))
+
+    def forward(self, x):
+        spectrum = torch.fft.rfft2(x)
+        out = torch.zeros_like(spectrum)
+        out[:, :, :2, :2] = torch.einsum("bixy,ioxy->boxy", spectrum[:, :, :2, :2], self.weight)
+        y = torch.fft.irfft2(out, s=x.shape[-2:]) + self.beside(x)
+        pairs = torch.view_as_complex(y.unflatten(-1, (4, 2)).contiguous())
+        return torch.view_as_real(pairs * self.turn).flatten(-2)
+
+
+@pytest.mark.parametrize("budget", [None, "peak*70%"])
+def test_complex_weights_and_their_optimizer(budget):
+    model = FourierOperator()
+    twin = copy.deepcopy(model)
+    x, y = torch.randn(2, 3, 8, 8), torch.randn(2, 3, 8, 8)
+    make = lambda m: torch.optim.Adam(m.parameters(), lr=0.01)
+    ours, theirs = make(model), make(twin)
+    step = memc.train_step(model, F.mse_loss, ours, (x, y), budget=budget, effort=0)
+    for _ in range(3):
+        theirs.zero_grad()
+        loss = F.mse_loss(twin(x), y)
+        loss.backward()
+        theirs.step()
+        assert float(step(x, y)) == pytest.approx(loss.item(), rel=1e-5)
+    assert torch.allclose(model.weight, twin.weight, atol=1e-5)
+    mean = ours.state[model.weight]["exp_avg"]
+    assert mean.is_complex() and torch.allclose(mean, theirs.state[twin.weight]["exp_avg"], atol=1e-5)
+    # Another optimizer goes on from the states, and the step from what it leaves.
+    theirs.load_state_dict(ours.state_dict())
+    assert torch.allclose(memc.eval_step(model, (x,))(x), model(x), atol=1e-5)
+
+
+def test_transforms_have_a_limit():
+    model = nn.Linear(4, 5000)
+    with pytest.raises(memc.UnsupportedOp, match="4096 points"):
+        beside(model, (torch.randn(1, 4),), lambda m, x: torch.fft.rfft(m(x)).abs().sum())
 
 
 def test_a_gradient_within_the_loss():

@@ -287,6 +287,46 @@ def test_what_a_step_no_longer_trains_is_refused():
         step(*data[0])
 
 
+def test_a_teacher_is_read_and_not_changed():
+    model, teacher = Net(), Net()
+    make = lambda: memc.train_step(model, None, torch.optim.SGD(model.parameters(), lr=0.1), (torch.randn(8, 3, 16, 16),),
+                                   compute=lambda m, x: F.mse_loss(m(x), teacher(x)))
+    with pytest.raises(memc.CaptureError, match="(?s)not one of the model's at .*evaluation mode"):
+        make()
+    teacher.eval()
+    x = torch.randn(8, 3, 16, 16)
+    want = F.mse_loss(copy.deepcopy(model)(x), teacher(x)).item()
+    assert float(make()(x)) == pytest.approx(want, rel=1e-4)
+    with torch.inference_mode(), pytest.raises(memc.CaptureError, match="inference_mode"):
+        make()
+
+
+def test_what_changes_after_a_step_was_built():
+    """Neither trains in silence what the user does not mean."""
+    model, data = Net(), batches(1)[0]
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    step = memc.train_step(model, F.cross_entropy, optimizer, data, effort=0)
+    model.eval()
+    with pytest.warns(UserWarning, match="evaluation mode.*training mode"):
+        step(*data)
+    model.train()
+    model.frozen.requires_grad_(True)
+    with pytest.raises(memc.CaptureError, match="`frozen.weight` wants a gradient now"):
+        step(*data)
+    model.frozen.requires_grad_(False)
+    step(*data)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=9)
+    with pytest.raises(memc.CaptureError, match="momentum.*cycle_momentum=False"):
+        step(*data)
+        schedule.step()
+        step(*data)
+    optimizer = torch.optim.SGD(model.conv.parameters(), lr=0.1)
+    step = memc.train_step(model, F.cross_entropy, optimizer, data, effort=0)
+    optimizer.add_param_group({"params": model.head.parameters()})
+    with pytest.raises(memc.CaptureError, match="other parameters"):
+        step(*data)
+
+
 def test_autocast_for_another_device_is_refused():
     """It would change nothing, where bfloat16 was meant."""
     model, (batch,) = Net(), batches(1)
@@ -408,6 +448,12 @@ def test_inputs_by_name_come_in_any_order():
     want = model(x, y)["loss"].item()
     step = memc.train_step(model, None, torch.optim.SGD(model.parameters(), lr=0.1), {"left": x, "right": y})
     assert float(step(right=y, left=x)) == pytest.approx(want, rel=1e-5)
+    want = model(x, y)["loss"].item()
+    assert float(step({"right": y, "left": x})) == pytest.approx(want, rel=1e-5)
+    nested = lambda m, pair: m(pair["left"], pair["right"])["loss"]
+    step = memc.train_step(model, None, torch.optim.SGD(model.parameters(), lr=0.1), ({"left": x, "right": y},), compute=nested)
+    want = model(x, y)["loss"].item()
+    assert float(step({"right": y, "left": x})) == pytest.approx(want, rel=1e-5)
 
 
 def test_arrays_and_constants_are_inputs():

@@ -9,8 +9,9 @@ import torch
 
 from ._capture import Captured
 from ._errors import CaptureError
+from ._complex import joined, split
 from ._ir import Module, Type, Value, number
-from ._lower import Lowering, tensor_type
+from ._lower import Lowered, Lowering, tensor_type
 from ._optim import Updater, clipped, groups_of
 
 
@@ -37,10 +38,14 @@ class Built:
     # Structure of the outputs, and which leaves are no tensors.
     spec: Any = None
     fixed: dict[int, Any] = field(default_factory=dict)
+    # States and outputs of complex numbers, which have both parts along a last axis.
+    complex: set[str] = field(default_factory=set)
 
 
 def state_of(built: Built, name: str, tensor: torch.Tensor, role: str) -> Value:
     built.tensors[name] = tensor
+    if tensor.is_complex():
+        built.complex.add(name)
     return built.module.state(name, tensor_type(tensor, name), role)
 
 
@@ -55,7 +60,13 @@ def place_states(built: Built, captured: Captured, trained: set[str]) -> dict[st
     return values
 
 
-def lowered(built: Built, captured: Captured, values: dict[str, Value], micro: int, count: int) -> Lowering:
+def in_parts(m: Module, captured: Captured, states: dict[str, Value]) -> dict[str, Lowered]:
+    """What ops of the graph read of the states."""
+    tensors = {**captured.parameters, **captured.buffers}
+    return {name: split(m, value) if tensors[name].is_complex() else value for name, value in states.items()}
+
+
+def lowered(built: Built, captured: Captured, values: dict[str, Lowered], micro: int, count: int) -> Lowering:
     """One more micro-batch of the captured graph."""
     cx = Lowering(built.module)
     holders = [node for node in captured.graph.graph.nodes if node.op == "placeholder"]
@@ -66,7 +77,7 @@ def lowered(built: Built, captured: Captured, values: dict[str, Value], micro: i
         fed = {"source": f'"{name}"'} | ({"micro": micro} if count > 1 else {})
         value = built.module.input(name, tensor_type(tensor, name), **fed)
         built.inputs.setdefault(name, []).append(value.name)
-        cx.values[node] = value
+        cx.values[node] = split(built.module, value) if tensor.is_complex() else value
     cx.run(captured.graph.graph)
     built.frozen |= cx.frozen
     return cx
@@ -85,19 +96,20 @@ def build_training(captured: Captured, optimizer: torch.optim.Optimizer, *, name
     built.hyper = [hyper for hyper, _ in groups]
     built.trained = [p for _, members in groups for p in members if p in captured.gradients]
     built.buffers = [name for name in captured.updated if name not in built.trained]
-    values = place_states(built, captured, set(built.trained))
-    start, sums, losses = dict(values), {}, []
+    start = place_states(built, captured, set(built.trained))
+    values, sums, losses = in_parts(m, captured, start), {}, []
+    begun = dict(values)
     for micro in range(accumulate):
         cx = lowered(built, captured, values, micro, accumulate)
         losses.append(cx.value(captured.results[0], "f32"))
         for name, node in captured.gradients.items():
-            g = cx.value(node)
+            g = joined(m, cx.values[node])
             sums[name] = m.binary("add", sums[name], g) if name in sums else g
         # The next micro-batch goes on from the statistics of this one.
-        values |= {name: cx.value(node) for name, node in captured.updated.items()}
+        values |= {name: cx.values[node] for name, node in captured.updated.items()}
     for name in built.buffers:
-        if values[name] is not start[name]:
-            m.carry(start[name], values[name])
+        if values[name] is not begun[name]:
+            m.carry(start[name], joined(m, values[name]))
     m.loc = m.scope = "accumulate"
     if accumulate > 1:
         sums = {name: m.by("div", g, float(accumulate)) for name, g in sums.items()}
@@ -114,7 +126,7 @@ def mean(m: Module, values: list[Value]) -> Value:
     return total if len(values) == 1 else m.by("div", total, float(len(values)))
 
 
-def updates(built: Built, optimizer, groups, start: dict[str, Value], values: dict[str, Value], gradients: dict[str, Value],
+def updates(built: Built, optimizer, groups, start: dict[str, Value], values: dict[str, Lowered], gradients: dict[str, Value],
             exported: bool):
     """Appends each group's updates with its own learning rate. `values`: what the forward pass leaves in the states."""
     rates = [float(group["lr"]) for group in optimizer.param_groups]
@@ -126,8 +138,9 @@ def updates(built: Built, optimizer, groups, start: dict[str, Value], values: di
         built.rates.append(lr.name)
         for name in members:
             if name in gradients:
-                new = updater.update(name, values[name], gradients[name], lr, hyper)
+                new = updater.update(name, joined(built.module, values[name]), gradients[name], lr, hyper)
                 built.module.carry(start[name], new)
+    built.complex |= {state.name for p, kinds in updater.states.items() if p in built.complex for state in kinds.values()}
     built.optimizer = [(p, kind, state.name) for p, kinds in updater.states.items() for kind, state in kinds.items()]
 
 
@@ -143,15 +156,18 @@ def rate(m: Module, group: int, rates: list[float], exported: bool) -> Value:
 def build_forward(captured: Captured, *, name: str) -> Built:
     """The forward pass alone, with its results as outputs."""
     built = Built(Module(name), {}, spec=captured.spec)
-    values = place_states(built, captured, set())
+    start = place_states(built, captured, set())
+    values = in_parts(built.module, captured, start)
     cx = lowered(built, captured, values, 0, 1)
     for i, node in enumerate(captured.results):
         if not isinstance(node, torch.fx.Node):
             built.fixed[i] = node
             continue
-        built.module.yields("output", cx.value(node), f"output{i}")
+        built.module.yields("output", joined(built.module, cx.values[node]), f"output{i}")
+        if node.meta["val"].is_complex():
+            built.complex.add(f"output{i}")
         built.outputs.append(f"output{i}")
     for name, node in captured.updated.items():
-        if cx.value(node) is not values[name]:
-            built.module.carry(values[name], cx.value(node))
+        if cx.values[node] is not values[name]:
+            built.module.carry(start[name], joined(built.module, cx.values[node]))
     return built

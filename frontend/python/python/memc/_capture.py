@@ -176,6 +176,9 @@ def capture(model: torch.nn.Module, example_inputs, *, loss_fn: Callable | None 
 
     Raises `CaptureError` where Python code of the step depends on the contents of tensors.
     """
+    if torch.is_inference_mode_enabled():
+        raise CaptureError("a step cannot be captured in inference mode, which has no gradients; build it outside of "
+                           "torch.inference_mode()")
     require_shapes(model)
     parameters, buffers = dict(model.named_parameters()), dict(model.named_buffers())
     names, leaves, spec = named_inputs(model, example_inputs, loss_fn is not None, compute)
@@ -232,6 +235,11 @@ def capture(model: torch.nn.Module, example_inputs, *, loss_fn: Callable | None 
                             "it") from error
     except NotImplementedError as error:
         raise CaptureError(f"the step cannot be captured: {error}{users_line(error)}") from error
+    except RuntimeError as error:
+        if "mutating a non-functional tensor" not in str(error):
+            raise
+        raise CaptureError(f"the step changes a tensor that is not one of the model's{users_line(error)}; make its module a part "
+                           "of the model (torch.nn.ModuleDict), or put it into evaluation mode") from error
     return labelled(graph, Captured(graph, parameters, buffers, dict(zip(names, leaves)), spec=out_spec[-1]), wanted)
 
 

@@ -8,7 +8,7 @@ have no views or mutations.
 from __future__ import annotations
 
 import pathlib
-from typing import Any, Callable, Union
+from typing import Any, Callable, NamedTuple, Union
 
 import torch
 from torch.fx import Graph, Node
@@ -32,8 +32,15 @@ INLINE = 1 << 16
 
 OWN, TORCH = (str(pathlib.Path(file).parent) for file in (__file__, torch.__file__))
 
+class Pair(NamedTuple):
+    """Real and imaginary part of a complex tensor."""
+
+    re: Value
+    im: Value
+
+
 # `None`: an op that marks a place of the program, and computes nothing.
-Lowered = Union[Value, list[Value], None]
+Lowered = Union[Value, Pair, list[Value], list[Pair], None]
 RULES: dict[str, Callable[["Lowering", Node], Lowered]] = {}
 
 
@@ -66,6 +73,9 @@ def is_users(file: str) -> bool:
 
 
 def tensor_type(value: torch.Tensor, where: str = "") -> Type:
+    """Type of a tensor. Complex numbers are two along a last axis."""
+    if value.dtype == torch.complex64:
+        return Type("f32", (*(int(d) for d in value.shape), 2))
     dtype = DTYPES.get(value.dtype)
     if dtype is None:
         raise UnsupportedOp(str(value.dtype), where, f"tensors of {value.dtype} are not supported; use float32 or int64")
@@ -80,16 +90,25 @@ class Lowering:
         self.values: dict[Node, Lowered] = {}
         # Contents of constants that are states of the module, by name.
         self.frozen: dict[str, torch.Tensor] = {}
+        # Which part of complex tensors is computed, while a rule is used for each.
+        self.part: int | None = None
 
     def type(self, node: Node, at: int | None = None) -> Type:
         """Type of a node, or of one of its results."""
         value = node.meta["val"]
-        return tensor_type(value if at is None else value[at], place(node))
+        value = value if at is None else value[at]
+        if self.part is not None and value.is_complex():
+            return Type("f32", tuple(int(d) for d in value.shape))
+        return tensor_type(value, place(node))
 
     def value(self, arg, dtype: str | None = None) -> Value:
         """The value of an argument, as a tensor of `dtype`."""
         if isinstance(arg, Node):
             value = self.values[arg]
+            if isinstance(value, Pair):
+                if self.part is None:
+                    raise self.refuse(arg, "it is complex, which the op that reads it does not take")
+                value = value[self.part]
             if isinstance(value, list):
                 raise AssertionError(f"{arg} has several results")
             return value if dtype is None else self.m.cast(value, dtype)
@@ -107,7 +126,8 @@ class Lowering:
     def constant(self, name: str, tensor: torch.Tensor, where: str) -> Value:
         """A tensor that the program has made outside of the step."""
         type = tensor_type(tensor, where)
-        tensor = tensor.detach().cpu().contiguous()
+        tensor = tensor.detach().cpu().resolve_conj().contiguous()
+        tensor = torch.view_as_real(tensor) if tensor.is_complex() else tensor
         if type.elements * BYTES[type.dtype] <= INLINE:
             return self.m.bytes_constant(bytes(tensor.view(torch.uint8).flatten().tolist()) if type.rank else
                                          bytes(tensor.reshape(1).view(torch.uint8).tolist()), type)
@@ -123,13 +143,16 @@ class Lowering:
                 self.values[node] = self.lower(node)
             elif node.op == "get_attr":
                 tensor = getattr(graph.owning_module, node.target)
-                self.values[node] = self.constant(node.name, tensor, place(node))
+                value = self.constant(node.name, tensor, place(node))
+                self.values[node] = _complex.split(self.m, value) if tensor.is_complex() else value
             elif node.op not in ("placeholder", "output"):
                 raise self.refuse(node, "the captured graph has a call that is no op")
 
     def lower(self, node: Node) -> Lowered:
         if node.target.__name__ == "getitem":
             return self.values[node.args[0]][node.args[1]]
+        if _complex.is_complex(node):
+            return _complex.lower(self, node)
         name = str(node.target)
         function = RULES.get(name)
         if function is not None:
@@ -138,6 +161,9 @@ class Lowering:
         if isinstance(found, torch.Tensor):
             return self.constant(node.name, found, place(node))
         raise self.refuse(node, "memc has no translation of it; compose it of other ops")
+
+
+from . import _complex  # noqa: E402  (it uses what is above)
 
 
 def content(node: Node) -> Any:

@@ -11,8 +11,8 @@ from ._ir import Type, Value, broadcast
 from ._lower import DTYPES, Lowering, rule
 
 UNARY = {
-    "neg": "neg", "abs": "abs", "sign": "sign", "floor": "floor", "ceil": "ceil", "round": "round", "sin": "sin",
-    "cos": "cos", "atan": "atan", "exp": "exp", "log": "log", "sqrt": "sqrt", "reciprocal": "reciprocal",
+    "neg": "neg", "_neg_view": "neg", "abs": "abs", "sign": "sign", "floor": "floor", "ceil": "ceil", "round": "round",
+    "sin": "sin", "cos": "cos", "atan": "atan", "exp": "exp", "log": "log", "sqrt": "sqrt", "reciprocal": "reciprocal",
     "tanh": "tanh", "sigmoid": "sigmoid", "erf": "erf", "relu": "relu",
 }
 BINARY = {"mul.Tensor": "mul", "mul.Scalar": "mul", "minimum": "min", "maximum": "max", "pow.Tensor_Tensor": "pow"}

@@ -9,7 +9,7 @@ from ._lower import Lowering, rule
 
 
 @rule("alias.default", "detach.default", "clone.default", "lift_fresh_copy.default", "contiguous.default",
-      "lift_fresh.default", "_conj_physical.default", "view_of.default")
+      "lift_fresh.default", "_conj_physical.default", "view_of.default", "resolve_conj.default", "resolve_neg.default")
 def same(cx: Lowering, node: Node) -> Value:
     return cx.value(node.args[0])
 

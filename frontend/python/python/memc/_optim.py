@@ -27,7 +27,8 @@ def groups_of(optimizer: torch.optim.Optimizer, names: dict[int, str]) -> list[t
         missing = [i for i, p in enumerate(group["params"]) if id(p) not in names]
         if missing:
             raise CaptureError(f"the optimizer has a parameter of shape {tuple(group['params'][missing[0]].shape)} that is "
-                               "not one of the model's; give it the parameters of this model alone")
+                               "not one of the model's; train several modules as one, in a torch.nn.ModuleDict with "
+                               "compute=, or give the optimizer this model's parameters alone")
         found.append((hyperparameters(group), [names[id(p)] for p in group["params"]]))
     return found
 

@@ -42,7 +42,7 @@ def span(tensor: torch.Tensor) -> tuple[int, int]:
 
 def plain(tensor: torch.Tensor) -> torch.Tensor:
     """A dense tensor in ordinary memory with the same elements."""
-    return tensor.detach().cpu().contiguous()
+    return tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
 
 
 def as_tensor(leaf: Any) -> Any:
@@ -52,6 +52,20 @@ def as_tensor(leaf: Any) -> Any:
     if hasattr(leaf, "__dlpack__") and not isinstance(leaf, torch.Tensor):
         return torch.from_dlpack(leaf)
     return leaf
+
+
+def ordered(value: Any, spec) -> Any:
+    """Inputs whose dictionaries have the order of the example's."""
+    if spec.type is dict and isinstance(value, dict) and set(value) == set(spec.context):
+        return {key: ordered(value[key], child) for key, child in zip(spec.context, children(spec))}
+    if spec.type in (tuple, list) and type(value) is spec.type and len(value) == len(children(spec)):
+        return spec.type(ordered(part, child) for part, child in zip(value, children(spec)))
+    return value
+
+
+def children(spec) -> list:
+    """Structures of a structure's parts. PyTorch has moved them."""
+    return list(spec.children() if hasattr(spec, "children") else spec.children_specs)
 
 
 def is_same(a: Any, b: Any) -> bool:
@@ -68,8 +82,6 @@ class Step:
 
     def __init__(self, built: Built, plan, spec, examples: dict[str, Any], device: torch.device, threads: int, tune: bool):
         self._built, self.plan, self._spec, self._examples, self._device = built, plan, spec, examples, device
-        # Names of the example's inputs, where they are passed by name.
-        self._keys = list(spec.context) if spec.type is dict else []
         self._types = {value.name: value.type for value in built.module.states.values()}
         self._states: dict[str, torch.Tensor] = dict(built.tensors)
         contents = {**built.tensors, **built.frozen, **self._optimizer_tensors()}
@@ -137,12 +149,9 @@ class Step:
 
     def _feed(self, args: tuple, kwargs: dict) -> list[tuple[str, torch.Tensor]]:
         """Contents of the module's inputs, checked against the example's."""
-        if self._keys and not kwargs and len(args) == 1 and isinstance(args[0], Mapping):
-            args, kwargs = (), args[0]
-        inputs = args
-        if kwargs:
-            order = self._keys if set(kwargs) == set(self._keys) else kwargs
-            inputs = {name: kwargs[name] for name in order}
+        if self._spec.type is dict and not kwargs and len(args) == 1 and isinstance(args[0], Mapping):
+            args, kwargs = (), dict(args[0])
+        inputs = ordered(kwargs or args, self._spec)
         leaves = [as_tensor(leaf) for leaf in pytree.tree_leaves(inputs)]
         if any(callable(leaf) and not callable(example) for leaf, example in zip(leaves, self._examples.values())):
             raise DataError("a step takes no closure: it computes loss, gradients and update itself; "
@@ -180,7 +189,7 @@ class Step:
         kind = next(type for known, *type in self.plan.outputs if known == name)
         out = torch.empty(tuple(kind[1]), dtype=TORCH[kind[0]])
         self._session.output_into(name, *span(out))
-        return out
+        return torch.view_as_complex(out) if name in self._built.complex else out
 
     def close(self) -> None:
         """Gives the step's memory back."""
@@ -206,9 +215,16 @@ class TrainStep(Step):
                  threads, tune):
         self.model, self.optimizer = model, optimizer
         self._names = {name: parameter for name, parameter in model.named_parameters()}
+        # How the step was built: whether each parameter of the optimizer wants a gradient, the mode of each module, and the
+        # size of each group.
+        updated = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+        self._wanted = {name: p.requires_grad for name, p in self._names.items() if id(p) in updated}
+        self._modes = [(name, module, module.training) for name, module in model.named_modules()]
+        self._sizes = [len(group["params"]) for group in optimizer.param_groups]
         # Where tensors go when the step is closed.
         self._homes = {name: tensor.device for name, tensor in built.tensors.items()}
         self._homes |= {state: self._homes[parameter] for parameter, _, state in built.optimizer}
+        self._has_told_mode = False
         # One number for each parameter, on memory that is filled at once.
         self._counts = torch.zeros(len(built.trained))
         super().__init__(built, plan, spec, examples, device, threads, tune)
@@ -237,7 +253,7 @@ class TrainStep(Step):
 
     def _viewed(self, name: str) -> torch.Tensor:
         self._views[name], tensor = viewed(self._session, name, self._types[name], self._device)
-        return tensor
+        return torch.view_as_complex(tensor) if name in self._built.complex else tensor
 
     def _adopt(self, name: str, tensor: torch.Tensor) -> None:
         """Lets a tensor of the user be the state's memory."""
@@ -310,20 +326,37 @@ class TrainStep(Step):
             self._session.set_steps(self._steps_before())
             self._install()
 
+    def _check_as_built(self) -> None:
+        """Refuses what the step cannot follow, and warns where it goes on in another way than PyTorch would."""
+        for name, wanted in self._wanted.items():
+            if self._names[name].requires_grad != wanted:
+                now, then = ("no gradient", "one") if wanted else ("a gradient", "none")
+                raise CaptureError(f"`{name}` wants {now} now, and the step was built with {then}; build a new step")
+        if [len(group["params"]) for group in self.optimizer.param_groups] != self._sizes:
+            raise CaptureError("the optimizer has other parameters than when the step was built; build a new step")
+        other = next(((name, then) for name, module, then in self._modes if module.training != then), None)
+        if other is not None and not self._has_told_mode:
+            self._has_told_mode = True
+            mode = lambda is_training: "training" if is_training else "evaluation"
+            warnings.warn(f"{f'module `{other[0]}`' if other[0] else 'the model'} is in {mode(not other[1])} mode, and the step "
+                          f"goes on in {mode(other[1])} mode, as it was built", stacklevel=3)
+
     def _rates(self) -> list[tuple[str, torch.Tensor]]:
         """Learning rates of the groups, which must be as they were otherwise."""
         rates = []
         for name, group, hyper in zip(self._built.rates, self.optimizer.param_groups, self._built.hyper):
             if hyperparameters(group) != hyper:
                 changed = [key for key, value in hyperparameters(group).items() if hyper.get(key) != value]
+                cycled = "; OneCycleLR and CyclicLR take cycle_momentum=False" if {"momentum", "betas"} & set(changed) else ""
                 raise CaptureError(f"{', '.join(changed)} of the optimizer have changed since the step was built; only lr "
-                                   "may change: build a new step")
+                                   f"may change: build a new step{cycled}")
             rates.append((name, torch.tensor(float(group["lr"]), dtype=torch.float32)))
         return rates
 
     def __call__(self, *args, **kwargs) -> torch.Tensor:
         """Runs one step, and returns the loss before it."""
         self._check_open()
+        self._check_as_built()
         self._pull_foreign()
         self._run([*self._feed(args, kwargs), *self._rates()])
         self._counts.fill_(self.steps_done)
@@ -475,7 +508,8 @@ def export_step(path, model, loss_fn, optimizer, example_inputs, *, compute=None
     # The name may have dots of its own.
     module, states = (base.with_name(base.name + suffix) for suffix in (".mir", ".safetensors"))
     module.write_text(str(built.module), encoding="utf-8")
-    save_file({name: plain(tensor).clone() for name, tensor in {**built.tensors, **built.frozen}.items()}, str(states))
+    real = lambda tensor: torch.view_as_real(tensor) if tensor.is_complex() else tensor
+    save_file({name: real(plain(tensor)).clone() for name, tensor in {**built.tensors, **built.frozen}.items()}, str(states))
     return module, states
 
 
