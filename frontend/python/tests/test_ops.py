@@ -20,7 +20,7 @@ FUNCTIONS = {
     "gamma": lambda o: torch.lgamma(o.abs() + 0.1).sum() + torch.lgamma(o * 0.3 - 0.5).sum() + torch.digamma(o.detach() + 3).sum(),
     "steps": lambda o: (o.trunc() * o).sum() + torch.fmin(o, o.flip(1)).sum() + torch.fmax(o, torch.full_like(o, math.nan)).sum(),
     "activations": lambda o: sum(f(o).square().sum() for f in (F.elu, F.selu, F.celu, F.leaky_relu, F.hardshrink, F.softshrink, F.rrelu)),
-    "running": lambda o: (o.cumprod(1) + o.cumprod(0) + o.cummax(1).values * COUNT + o.cummin(0).values + o.logcumsumexp(1)).square().sum(),
+    "running": lambda o: (o.cumprod(1) + o.cumprod(0) + o.cumsum(0) + (o > 0).cumsum(1) + o.cummax(1).values * COUNT + o.cummin(0).values + o.logcumsumexp(1)).square().sum(),
     "products": lambda o: o.prod(1).sum() + o.relu().prod(0).square().sum() + o.prod(),
     "order": lambda o: o.median(0).values.square().sum() + o.median() + o.kthvalue(2, 0).values.sum() + o.kthvalue(1, 1, True).values.sum(),
     "buckets": lambda o: (torch.bucketize(o, COUNT - 2) * o + torch.searchsorted(o.detach().sort(1)[0], o, right=True) * o).sum(),
@@ -57,27 +57,48 @@ def marked(o):
         return o.square().sum()
 
 
-def beside(model, inputs, compute, steps=3):
-    """Losses of a compiled step and of PyTorch's, of models that begin alike; `model` is trained by the first."""
+def sgd(model):
+    return torch.optim.SGD(model.parameters(), lr=0.001)
+
+
+def beside(model, inputs, compute, make=sgd, **options):
+    """Holds three compiled steps against PyTorch's, and returns what PyTorch has trained, and both optimizers."""
     twin = copy.deepcopy(model)
-    theirs, optimizer = [], torch.optim.SGD(twin.parameters(), lr=0.001)
-    step = memc.train_step(model, None, torch.optim.SGD(model.parameters(), lr=0.001), inputs, compute=compute, effort=0)
-    ours = [float(step(*inputs)) for _ in range(steps)]
-    for _ in range(steps):
-        optimizer.zero_grad()
+    ours, theirs = make(model), make(twin)
+    step = memc.train_step(model, None, ours, inputs, compute=compute, effort=0, **options)
+    for _ in range(3):
+        have = float(step(*inputs))
+        theirs.zero_grad()
         loss = compute(twin, *inputs)
         loss.backward()
-        optimizer.step()
-        theirs.append(loss.item())
-    assert ours == pytest.approx(theirs, rel=1e-4)
+        theirs.step()
+        assert have == pytest.approx(loss.item(), rel=1e-4)
     for (name, a), b in zip(model.state_dict().items(), twin.state_dict().values()):
         assert torch.allclose(a, b, rtol=1e-4, atol=1e-5), name
-    return step
+    return twin, ours, theirs
 
 
 @pytest.mark.parametrize("what", FUNCTIONS)
 def test_functions_compute_what_pytorch_does(what):
     beside(nn.Linear(8, 4), (torch.randn(6, 8),), lambda m, x: FUNCTIONS[what](m(x)))
+
+
+class Gathered(nn.Module):
+    """What networks on graphs do with rows that belong together. One row gets nothing."""
+
+    def __init__(self, kind, of_self):
+        super().__init__()
+        self.kind, self.of_self = kind, of_self
+        self.w, self.b = nn.Parameter(torch.randn(6, 3)), nn.Parameter(torch.randn(5, 3))
+
+    def forward(self, at):
+        return self.b.scatter_reduce(0, at, self.w, self.kind, include_self=self.of_self).square().mean()
+
+
+@pytest.mark.parametrize("of_self", [True, False])
+@pytest.mark.parametrize("kind", ["sum", "mean", "prod", "amax", "amin"])
+def test_reductions_by_index(kind, of_self):
+    beside(Gathered(kind, of_self), (torch.randint(0, 4, (6, 3)),), lambda m, at: m(at))
 
 
 class FourierOperator(nn.Module):
@@ -101,18 +122,9 @@ class FourierOperator(nn.Module):
 @pytest.mark.parametrize("budget", [None, "peak*70%"])
 def test_complex_weights_and_their_optimizer(budget):
     model = FourierOperator()
-    twin = copy.deepcopy(model)
     x, y = torch.randn(2, 3, 8, 8), torch.randn(2, 3, 8, 8)
     make = lambda m: torch.optim.Adam(m.parameters(), lr=0.01)
-    ours, theirs = make(model), make(twin)
-    step = memc.train_step(model, F.mse_loss, ours, (x, y), budget=budget, effort=0)
-    for _ in range(3):
-        theirs.zero_grad()
-        loss = F.mse_loss(twin(x), y)
-        loss.backward()
-        theirs.step()
-        assert float(step(x, y)) == pytest.approx(loss.item(), rel=1e-5)
-    assert torch.allclose(model.weight, twin.weight, atol=1e-5)
+    twin, ours, theirs = beside(model, (x, y), lambda m, x, y: F.mse_loss(m(x), y), make, budget=budget)
     mean = ours.state[model.weight]["exp_avg"]
     assert mean.is_complex() and torch.allclose(mean, theirs.state[twin.weight]["exp_avg"], atol=1e-5)
     # Another optimizer goes on from the states, and the step from what it leaves.

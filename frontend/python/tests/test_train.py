@@ -480,32 +480,6 @@ def test_arrays_and_constants_are_inputs():
         memc.train_step(model, F.cross_entropy, of(model), (x, y), compute=weighted)
 
 
-@pytest.mark.parametrize("of_self", [True, False])
-@pytest.mark.parametrize("kind", ["sum", "mean", "prod", "amax", "amin"])
-def test_reductions_by_index(kind, of_self):
-    """As networks on graphs gather what neighbours say. One row gets nothing."""
-    class Gathered(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.w, self.b = nn.Parameter(torch.randn(6, 3)), nn.Parameter(torch.randn(5, 3))
-
-        def forward(self, at):
-            return self.b.scatter_reduce(0, at, self.w, kind, include_self=of_self)
-
-    model = Gathered()
-    twin = copy.deepcopy(model)
-    at, want = torch.randint(0, 4, (6, 3)), torch.randn(5, 3)
-    step = memc.train_step(model, F.mse_loss, torch.optim.SGD(model.parameters(), lr=0.1), (at, want))
-    optimizer = torch.optim.SGD(twin.parameters(), lr=0.1)
-    for _ in range(3):
-        optimizer.zero_grad()
-        loss = F.mse_loss(twin(at), want)
-        loss.backward()
-        optimizer.step()
-        assert float(step(at, want)) == pytest.approx(loss.item(), rel=1e-5)
-    assert torch.allclose(model.w, twin.w, atol=1e-6) and torch.allclose(model.b, twin.b, atol=1e-6)
-
-
 def test_an_exported_step_compiles_with_groups(tmp_path):
     model = Net()
     groups = [{"params": model.conv.parameters()}, {"params": model.head.parameters(), "lr": 0.01}]

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 
 from ._capture import Captured
+from ._complex import joined
 from ._errors import CaptureError
-from ._complex import joined, split
 from ._ir import Module, Type, Value, number
-from ._lower import Lowered, Lowering, tensor_type
+from ._lower import Lowered, Lowering, split, tensor_type
 from ._optim import Updater, clipped, groups_of
 
 

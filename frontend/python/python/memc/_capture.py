@@ -24,7 +24,7 @@ from torch.fx import GraphModule, Node
 from torch.fx.experimental.proxy_tensor import PythonKeyTracer, make_fx
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from . import _ops_index, _ops_math, _ops_nn, _ops_shape  # noqa: F401  (they register their rules)
+from . import _complex, _ops_index, _ops_math, _ops_nn, _ops_shape  # noqa: F401  (they register their rules)
 from ._decompositions import decompositions
 from ._errors import CaptureError, UnsupportedOp
 from ._functions import Functions

@@ -12,12 +12,11 @@ from typing import Union
 import torch
 from torch.fx import Node
 
-from . import _lower
 from ._ir import Module, Type, Value
-from ._lower import RULES, Lowering, Pair, place
+from ._lower import PAIRS, RULES, Lowering, Pair, place, split
 
 # Ops that are linear in every part, or move elements: their rules are used for each part.
-COMPONENTWISE = {f"aten.{name}" for name in (
+COMPONENTWISE = [f"aten.{name}" for name in (
     "alias.default", "detach.default", "clone.default", "lift_fresh_copy.default", "contiguous.default", "view.default",
     "_unsafe_view.default", "reshape.default", "squeeze.dim", "squeeze.dims", "squeeze.default", "unsqueeze.default",
     "_reshape_alias.default", "t.default", "transpose.int", "permute.default", "expand.default", "slice.Tensor",
@@ -25,12 +24,9 @@ COMPONENTWISE = {f"aten.{name}" for name in (
     "cat.default", "stack.default", "split.Tensor", "split_with_sizes.default", "unbind.int", "chunk.default",
     "repeat.default", "flip.default", "roll.default", "index_select.default", "index.Tensor", "neg.default", "sum.default",
     "sum.dim_IntList", "mean.default", "mean.dim", "copy.default", "diagonal.default", "tril.default", "triu.default",
-    "gather.default", "where.self", "resolve_conj.default", "resolve_neg.default", "_neg_view.default")}
+    "gather.default", "where.self", "resolve_conj.default", "resolve_neg.default", "_neg_view.default")]
 # Most points of a transform, which is a matrix product here.
 POINTS = 4096
-
-PAIRS: dict[str, object] = {}
-
 
 def rule(*names: str):
     def register(function):
@@ -38,18 +34,6 @@ def rule(*names: str):
         return function
 
     return register
-
-
-def is_complex(node: Node) -> bool:
-    """Whether a node's value, or that of one of its operands, is complex."""
-    values = [n.meta.get("val") for n in (node, *node.all_input_nodes)]
-    return any(isinstance(value, torch.Tensor) and value.is_complex() for value in values)
-
-
-def split(m: Module, x: Value) -> Pair:
-    """Parts of a tensor that has them along its last axis."""
-    axis, shape = x.type.rank - 1, x.type.shape[:-1]
-    return Pair(*[m.reshape(m.slice(x, axis, i, i + 1), shape) for i in range(2)])
 
 
 def joined(m: Module, x: Union[Value, Pair]) -> Value:
@@ -60,27 +44,21 @@ def joined(m: Module, x: Union[Value, Pair]) -> Value:
     return m.concat([m.reshape(x.re, shape), m.reshape(x.im, shape)], len(shape) - 1)
 
 
-def lower(cx: Lowering, node: Node):
-    """The value, or values, of an op with complex operands or results."""
-    name = str(node.target)
-    if name in PAIRS:
-        return PAIRS[name](cx, node)
-    if name not in COMPONENTWISE:
-        found = _lower.content(node)
-        if isinstance(found, torch.Tensor):
-            value = cx.constant(node.name, found, place(node))
-            return split(cx.m, value) if found.is_complex() else value
-        raise cx.refuse(node, "memc has no translation of it for complex numbers; compose it of other ops")
+def by_parts(cx: Lowering, node: Node) -> Union[Pair, list[Pair]]:
+    """The value, or values, of an op whose rule for real numbers is used for each part."""
     parts = []
     for part in (0, 1):
         cx.part = part
         try:
-            parts.append(RULES[name](cx, node))
+            parts.append(RULES[str(node.target)](cx, node))
         finally:
             cx.part = None
     if isinstance(parts[0], list):
         return [Pair(*both) for both in zip(*parts)]
     return Pair(*parts)
+
+
+PAIRS.update({name: by_parts for name in COMPONENTWISE})
 
 
 def pair(cx: Lowering, arg) -> Pair:

@@ -108,19 +108,31 @@ def digamma(x: Tensor) -> Tensor:
 # Along an axis, in steps that double the distance (Hillis and Steele, CACM 1986).
 
 
-def scanned(parts: list[Tensor], dim: int, combine) -> list[Tensor]:
-    """Every element with all before it. `combine(later, earlier)` takes and returns lists of the same tensors."""
-    size, by = parts[0].shape[dim] if parts[0].ndim else 1, 1
+def scanned(parts: list[Tensor], dim: int, neutral: list[float], combine) -> list[Tensor]:
+    """Every element with all before it.
+
+    `combine(later, earlier)` takes and returns lists of the same tensors; `neutral` elements before it change nothing.
+    """
+    axes = parts[0].ndim
+    size, by = parts[0].shape[dim] if axes else 1, 1
     while by < size:
-        later, earlier = ([p.narrow(dim, start, size - by) for p in parts] for start in (by, 0))
-        parts = [torch.cat([p.narrow(dim, 0, by), new], dim) for p, new in zip(parts, combine(later, earlier))]
+        pads = [0, 0] * (axes - 1 - dim % axes) + [by, 0]
+        earlier = [aten.constant_pad_nd(p.narrow(dim, 0, size - by), pads, n) for p, n in zip(parts, neutral)]
+        parts = combine(parts, earlier)
         by *= 2
     return parts
 
 
+@composed(aten.cumsum.default)
+def cumsum(x: Tensor, dim: int, dtype=None) -> Tensor:
+    x = x.to(dtype if dtype is not None else x.dtype if x.is_floating_point() else torch.int64)
+    return scanned([x], dim, [0], lambda a, b: [a[0] + b[0]])[0]
+
+
 @composed(aten.cumprod.default)
 def cumprod(x: Tensor, dim: int, dtype=None) -> Tensor:
-    return scanned([x if dtype is None else x.to(dtype)], dim, lambda a, b: [a[0] * b[0]])[0]
+    x = x.to(dtype if dtype is not None else x.dtype if x.is_floating_point() else torch.int64)
+    return scanned([x], dim, [1], lambda a, b: [a[0] * b[0]])[0]
 
 
 @composed(aten.logcumsumexp.default)
@@ -130,7 +142,7 @@ def logcumsumexp(x: Tensor, dim: int) -> Tensor:
         least = torch.where(most == -math.inf, torch.zeros_like(most), most)
         return [least + ((a[0] - least).exp() + (b[0] - least).exp()).log()]
 
-    return scanned([x], dim, add)[0]
+    return scanned([x], dim, [-math.inf], add)[0]
 
 
 def places(x: Tensor, dim: int) -> Tensor:
@@ -141,17 +153,19 @@ def places(x: Tensor, dim: int) -> Tensor:
     return torch.arange(x.shape[dim]).reshape(shape).expand(x.shape)
 
 
-def foremost(x: Tensor, dim: int, is_before) -> tuple[Tensor, ...]:
-    """Of each element and all before it the last that comes first, and its place."""
+def running(x: Tensor, dim: int, last: float, is_before) -> tuple[Tensor, ...]:
+    """Of each element and all before it the last that comes first, and its place. `last`: a float that comes behind all."""
+    if not x.is_floating_point():
+        last = torch.iinfo(x.dtype).min if last < 0 else torch.iinfo(x.dtype).max
     def choose(a, b):
         kept = ~is_before(b[0], a[0])
         return [torch.where(kept, new, old) for new, old in zip(a, b)]
 
-    return tuple(scanned([x, places(x, dim)], dim, choose))
+    return tuple(scanned([x, places(x, dim)], dim, [last, 0], choose))
 
 
-composed(aten.cummax.default)(lambda x, dim: foremost(x, dim, lambda a, b: a > b))
-composed(aten.cummin.default)(lambda x, dim: foremost(x, dim, lambda a, b: a < b))
+composed(aten.cummax.default)(lambda x, dim: running(x, dim, -math.inf, lambda a, b: a > b))
+composed(aten.cummin.default)(lambda x, dim: running(x, dim, math.inf, lambda a, b: a < b))
 
 
 # By order.

@@ -42,6 +42,8 @@ class Pair(NamedTuple):
 # `None`: an op that marks a place of the program, and computes nothing.
 Lowered = Union[Value, Pair, list[Value], list[Pair], None]
 RULES: dict[str, Callable[["Lowering", Node], Lowered]] = {}
+# Those of ops with complex operands or results.
+PAIRS: dict[str, Callable[["Lowering", Node], Lowered]] = {}
 
 
 def rule(*names: str):
@@ -123,11 +125,12 @@ class Lowering:
     def refuse(self, node: Node, why: str) -> UnsupportedOp:
         return UnsupportedOp(str(node.target), place(node), why)
 
-    def constant(self, name: str, tensor: torch.Tensor, where: str) -> Value:
+    def constant(self, name: str, tensor: torch.Tensor, where: str) -> Value | Pair:
         """A tensor that the program has made outside of the step."""
+        if tensor.is_complex():
+            return split(self.m, self.constant(name, torch.view_as_real(tensor.detach().resolve_conj()), where))
         type = tensor_type(tensor, where)
-        tensor = tensor.detach().cpu().resolve_conj().contiguous()
-        tensor = torch.view_as_real(tensor) if tensor.is_complex() else tensor
+        tensor = tensor.detach().cpu().contiguous()
         if type.elements * BYTES[type.dtype] <= INLINE:
             return self.m.bytes_constant(bytes(tensor.view(torch.uint8).flatten().tolist()) if type.rank else
                                          bytes(tensor.reshape(1).view(torch.uint8).tolist()), type)
@@ -143,27 +146,35 @@ class Lowering:
                 self.values[node] = self.lower(node)
             elif node.op == "get_attr":
                 tensor = getattr(graph.owning_module, node.target)
-                value = self.constant(node.name, tensor, place(node))
-                self.values[node] = _complex.split(self.m, value) if tensor.is_complex() else value
+                self.values[node] = self.constant(node.name, tensor, place(node))
             elif node.op not in ("placeholder", "output"):
                 raise self.refuse(node, "the captured graph has a call that is no op")
 
     def lower(self, node: Node) -> Lowered:
         if node.target.__name__ == "getitem":
             return self.values[node.args[0]][node.args[1]]
-        if _complex.is_complex(node):
-            return _complex.lower(self, node)
         name = str(node.target)
-        function = RULES.get(name)
+        paired = is_complex(node)
+        function = (PAIRS if paired else RULES).get(name)
         if function is not None:
             return function(self, node)
         found = content(node)
         if isinstance(found, torch.Tensor):
             return self.constant(node.name, found, place(node))
-        raise self.refuse(node, "memc has no translation of it; compose it of other ops")
+        numbers = " for complex numbers" if paired else ""
+        raise self.refuse(node, f"memc has no translation of it{numbers}; compose it of other ops")
 
 
-from . import _complex  # noqa: E402  (it uses what is above)
+def is_complex(node: Node) -> bool:
+    """Whether a node's value, or that of one of its operands, is complex."""
+    values = [n.meta.get("val") for n in (node, *node.all_input_nodes)]
+    return any(isinstance(value, torch.Tensor) and value.is_complex() for value in values)
+
+
+def split(m: Module, x: Value) -> Pair:
+    """Parts of a tensor that has them along its last axis."""
+    axis, shape = x.type.rank - 1, x.type.shape[:-1]
+    return Pair(*[m.reshape(m.slice(x, axis, i, i + 1), shape) for i in range(2)])
 
 
 def content(node: Node) -> Any:

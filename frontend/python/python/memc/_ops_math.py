@@ -450,20 +450,6 @@ def var(cx, node):
     return [y, mean if keep else m.reshape(mean, y.type.shape)]
 
 
-@rule("cumsum.default")
-def cumsum(cx, node):
-    """Sums with those before, in steps that double the distance (Hillis and Steele, CACM 1986)."""
-    m, x = cx.m, cx.value(node.args[0], cx.type(node).dtype)
-    if not x.type.rank:
-        return x
-    axis, by = node.args[1] % x.type.rank, 1
-    size = x.type.shape[axis]
-    while by < size:
-        x = m.binary("add", x, m.pad_axis(m.slice(x, axis, 0, size - by), axis, by, 0))
-        by *= 2
-    return x
-
-
 @rule("prod.default", "prod.dim_int")
 def prod(cx, node):
     """The product of each axis in halves."""

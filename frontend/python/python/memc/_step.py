@@ -22,6 +22,7 @@ from ._build import Built, build_forward, build_training
 from ._capture import capture
 from ._errors import CaptureError, DataError, DeviceError
 from ._lower import DTYPES
+from ._modules import shown
 from ._optim import hyperparameters
 
 TORCH = {name: dtype for dtype, name in DTYPES.items()}
@@ -71,10 +72,6 @@ def children(spec) -> list:
 def is_same(a: Any, b: Any) -> bool:
     """Whether two inputs that are no tensors mean the same."""
     return a is b or (type(a) is type(b) and bool(a == b))
-
-
-def shown(value: Any) -> str:
-    return f"a tensor of shape {tuple(value.shape)}" if isinstance(value, torch.Tensor) else f"{value!r:.60}"
 
 
 class Step:
