@@ -190,9 +190,10 @@ Examples:
     Trace(Trace),
     /// Draw a plan as a web page: its budget, its arena and its step over time, and what was decided
     #[command(after_help = "\
-The page is one file, which needs no network: the parts of the budget, live bytes over time beside the
-unplanned step, each slot of the arena by address and time, what each queue runs when, the tensors live at the
-peak, and which leave the device. Its times are modelled.
+The page is one file, which needs no network: the parts of the budget, live
+bytes over time beside the unplanned step, each slot of the arena by address
+and time, what each queue runs when, the tensors live at the peak, and which
+leave the device. Its times are modelled.
 
 Examples:
   memc report model.plan -o report.html
@@ -266,7 +267,7 @@ pub(crate) struct Compile {
     /// peak: 16G, 512MiB, 90%, peak*60%. Without it everything stays on the device
     #[arg(long, value_name = "SIZE", value_parser = values::size)]
     pub(crate) gpu_mem: Option<Size>,
-    /// Host memory that the plan may take, such as 64G. Where swapping takes more, nothing is swapped
+    /// Host memory that the plan may take, such as 64G. Where swapping would take more, less is swapped
     #[arg(hide_short_help = true, long, value_name = "SIZE", value_parser = values::bytes)]
     pub(crate) host_mem: Option<u64>,
     /// Most workspace of a convolution on a GPU, 32M to 512M. A plan with more than 32M is taken where it is

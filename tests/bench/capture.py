@@ -1,13 +1,13 @@
 """Trains real models through the package memc and with PyTorch, and prints a table: which are captured, and whether
 losses, the change of every weight and the set of changed tensors agree, at three budgets.
 
-Usage: python tests/bench/capture.py [--only GLOBS] [--out ROWS.jsonl] [--table ROWS.jsonl]
-Needs: the package memc (`pip install ./frontend/python`); torch 2.15, torchvision 0.29, transformers 5.23, timm 1.0.
+Usage: python tests/bench/capture.py [--only GLOBS] [--rewrite] [--out ROWS.jsonl] [--table ROWS.jsonl]
+Needs: the package memc (`pip install ./frontend/python`); torch 2.15, torchvision 0.29, transformers 5.24, timm 1.0.
 
 Models, rates and the meaning of `ok`, `rounding` and `wrong` are those of models.py; here they take five steps. Budgets
 are none, 60 % of the unplanned peak, and the smallest that memc names. Where no plan of 60 % exists, the smallest is the
-second. `bits`: whether losses and all states are the same bits at all three, without memory-saving rewrites. `seconds`:
-capture and translation, and the import and passes of the compiler (a compile of effort 0 without a budget).
+second. `bits`: whether losses and all states are the same bits at all three, without memory-saving rewrites unless
+--rewrite is given. `seconds`: capture, translation, a compile of effort 0 without a budget, and the five steps.
 """
 import argparse
 import copy
@@ -40,12 +40,12 @@ def computed(torch, kind, labels):
     return cross_entropy
 
 
-def ran(torch, memc, make, start, inputs, compute, rate, budget):
+def ran(torch, memc, make, start, inputs, compute, rate, rewrite, budget):
     """Losses and states of the steps within a budget, and the step."""
     model = make()
     model.load_state_dict(start)
     optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=rate)
-    step = memc.train_step(model, None, optimizer, inputs, compute=compute, budget=budget, rewrite=False, effort=0)
+    step = memc.train_step(model, None, optimizer, inputs, compute=compute, budget=budget, rewrite=rewrite, effort=0)
     losses = [float(step(*inputs)) for _ in range(STEPS)]
     return losses, {k: v.clone() for k, v in model.state_dict().items()}, step
 
@@ -53,13 +53,13 @@ def ran(torch, memc, make, start, inputs, compute, rate, budget):
 def smallest(memc, attempt):
     """The smallest budget in bytes that memc names."""
     try:
-        attempt("1K")
+        attempt("1B")
     except memc.InfeasibleBudget as error:
         return error.smallest
     return None
 
 
-def one(case):
+def one(case, rewrite):
     warnings.filterwarnings("ignore")
     os.environ["HF_HUB_OFFLINE"] = "1"
     import memc
@@ -75,7 +75,10 @@ def one(case):
     inputs = (*args, labels) if labels is not None else args
     rate, want, after = models.trained(torch, model, start, args, loss, STEPS)
     begun = time.monotonic()
-    attempt = lambda budget: ran(torch, memc, lambda: copy.deepcopy(model), start, inputs, computed(torch, kind, labels), rate, budget)
+    def attempt(budget):
+        return ran(torch, memc, lambda: copy.deepcopy(model), start, inputs, computed(torch, kind, labels), rate, rewrite, budget)
+
+
     try:
         have, saved, step = attempt(None)
     except (memc.CaptureError, memc.UnsupportedOp) as error:
@@ -99,18 +102,18 @@ def one(case):
     return row | {"bits": all(equal) if equal else None, "budgets": len(equal)}
 
 
-def child(case, pipe):
+def child(case, rewrite, pipe):
     try:
-        row = one(case)
+        row = one(case, rewrite)
     except Exception as error:
         row = {"model": case, "outcome": "failed", "why": repr(error)[:300]}
     pipe.send(row)
 
 
-def measured(case):
+def measured(case, rewrite):
     """The row of a model, from a process of its own, so that none ends the others."""
     ours, theirs = multiprocessing.Pipe()
-    process = multiprocessing.get_context("spawn").Process(target=child, args=(case, theirs))
+    process = multiprocessing.get_context("spawn").Process(target=child, args=(case, rewrite, theirs))
     process.start()
     row = ours.recv() if ours.poll(SECONDS) else {"model": case, "outcome": "failed", "why": f"no result within {SECONDS} s"}
     process.kill()
@@ -133,6 +136,7 @@ def table(rows):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--only", default="*", help="patterns of models, separated by commas")
+    parser.add_argument("--rewrite", action="store_true", help="with memory-saving rewrites")
     parser.add_argument("--out", type=pathlib.Path)
     parser.add_argument("--table", type=pathlib.Path)
     args = parser.parse_args()
@@ -145,7 +149,7 @@ def main():
     for case in modelset.MODELS:
         if case in done or not any(fnmatch.fnmatch(case, p) for p in args.only.split(",")):
             continue
-        rows.append(measured(case))
+        rows.append(measured(case, args.rewrite))
         print(json.dumps(rows[-1]), flush=True)
         if args.out:
             with args.out.open("a") as file:

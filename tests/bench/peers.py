@@ -57,6 +57,7 @@ def compile_times(folder):
             rows.append({
                 "model": model, "budget": share, "gpu_mem_bytes": budget, "arena_bytes": out["arena_bytes"],
                 "ops": out["ops"], "step_over_ideal": round(out["step_ns"] / out["ideal_ns"], 3),
+                "step_over_bound": round(out["step_ns"] / out["bound_ns"], 3),
                 "swap_in_bytes": out["swap_in_bytes"], "recompute_ops": out["recompute_ops"],
                 "compile_s": round(wall, 3),
             })

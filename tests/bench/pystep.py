@@ -5,7 +5,8 @@ Needs: the package memc (`pip install ./frontend/python`); torch, torchvision an
 Prints one JSON object a case.
 
 `step`: ResNet-18, 16 images of 64 by 64. The package and memrun run the same plan in turns, blocks of --steps steps.
-`ratio` is the median of the package's blocks, each of which is the median of its steps, over that of memrun's.
+`ratio` is the median of the package's blocks, each of which is the median of its steps, over that of memrun's. `around_ms` is the
+median of what a step takes outside of the compiled extension: Python's own part, whatever else the machine does.
 `capture`: seconds of capture and translation of GPT-2 small (batch 4 of 1,024, AdamW), and of the compiler without a search, which
 has import, passes and proof in it. Contents are never made.
 `memory`: VGG-11, of whose weights a process holds `weights` bytes. `before` and `after` are its resident bytes around the building
@@ -30,12 +31,34 @@ def momentum(torch, model):
     return torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
 
 
+class Timed:
+    """A session whose own time is counted."""
+
+    def __init__(self, session):
+        self.session, self.seconds = session, 0.0
+
+    def __getattr__(self, name):
+        found = getattr(self.session, name)
+        if not callable(found):
+            return found
+
+        def timed(*args):
+            begun = time.perf_counter()
+            try:
+                return found(*args)
+            finally:
+                self.seconds += time.perf_counter() - begun
+
+        return timed
+
+
 def step(torch, memc, args):
     import torchvision
     model = torchvision.models.resnet18(num_classes=10)
     batch = torch.randn(16, 3, 64, 64), torch.randint(0, 10, (16,))
     compiled = memc.train_step(model, torch.nn.functional.cross_entropy, momentum(torch, model), batch)
-    ours, theirs = [], []
+    session = compiled._session = Timed(compiled._session)
+    ours, theirs, around = [], [], []
     with tempfile.TemporaryDirectory() as folder:
         plan = pathlib.Path(folder, "step.plan")
         compiled.plan.write(plan)
@@ -43,14 +66,16 @@ def step(torch, memc, args):
         for _ in range(args.rounds):
             times = []
             for _ in range(args.steps):
-                begun = time.perf_counter()
+                begun, session.seconds = time.perf_counter(), 0.0
                 compiled(*batch)
                 times.append((time.perf_counter() - begun) * 1e3)
+                around.append(times[-1] - session.seconds * 1e3)
             ours.append(statistics.median(times))
             run = subprocess.run(list(map(str, line)), capture_output=True, text=True, check=True)
             theirs.append(int(re.search(r'"step_ns_median": ?(\d+)', run.stdout)[1]) / 1e6)
     mine, other = statistics.median(ours), statistics.median(theirs)
-    return {"network": "resnet18", "ms": mine, "memrun_ms": other, "ratio": mine / other, "blocks": list(zip(ours, theirs))}
+    return {"network": "resnet18", "ms": mine, "memrun_ms": other, "ratio": mine / other, "around_ms": statistics.median(around),
+            "blocks": list(zip(ours, theirs))}
 
 
 def capture(torch, memc, args):

@@ -17,7 +17,7 @@ use std::fmt::Write;
 
 use memc_check::{BucketErrors, CheckError, CheckErrors, check_buckets};
 use memc_ir::Module;
-use memc_plan::{Action, Plan};
+use memc_plan::{Action, Plan, Queue};
 
 use mutate::{Edit, KINDS, Kind};
 use random::{Random, digest, mix};
@@ -26,14 +26,15 @@ use sim::Oracle;
 /// Random steps that are lowered and mutated.
 const SUBJECTS: u64 = 10;
 /// Models that are compiled and mutated, with budgets and devices that make the planner swap, and once
-/// recompute.
-const COMPILED: [(&str, &str, &str); 6] = [
-    ("models/mlp_s/training_model.onnx", "10000B", "cpu"),
-    ("models/mlp_s_sgd/training_model.onnx", "5K", "cpu"),
-    ("models/cnn_bn_step/adamw.onnx", "435840B", "toy"),
-    ("models/cnn_bn/training_model.onnx", "400K", "cpu"),
-    ("models/cnn_bn/training_model.onnx", "250K", "cpu"),
-    ("models/bert_tiny_nodrop_sgd/training_model.onnx", "150K", "cpu"),
+/// recompute, and once with updates on the host.
+const COMPILED: [(&str, &str, &str, &[&str]); 7] = [
+    ("models/mlp_s/training_model.onnx", "10000B", "cpu", &[]),
+    ("models/mlp_s_sgd/training_model.onnx", "5K", "cpu", &[]),
+    ("models/cnn_bn_step/adamw.onnx", "435840B", "toy", &[]),
+    ("models/cnn_bn/training_model.onnx", "400K", "cpu", &[]),
+    ("models/cnn_bn/training_model.onnx", "250K", "cpu", &[]),
+    ("models/bert_tiny_nodrop_sgd/training_model.onnx", "150K", "cpu", &[]),
+    ("models/mlp_s_adamw_wd/training_model.onnx", "1G", "rtx4090", &["--host", "*weight*"]),
 ];
 /// Most mutants of one kind from one plan.
 const PER_KIND: usize = 12;
@@ -72,14 +73,17 @@ fn subjects() -> Vec<Subject> {
         let plan = lower::lower(&source, &mut random);
         Subject { name: format!("random {seed}"), sources: vec![source], plan }
     };
-    let compiled = COMPILED.iter().map(|&(model, budget, device)| {
-        let mut subject = compiled_subject(model, &["--gpu-mem", budget, "--device", device]);
+    let compiled = COMPILED.iter().map(|&(model, budget, device, more)| {
+        let options = [&["--gpu-mem", budget, "--device", device], more].concat();
+        let mut subject = compiled_subject(model, &options);
         subject.name = format!("{model} at {budget}");
         subject
     });
     let all: Vec<Subject> = (0..SUBJECTS).map(random_subject).chain(compiled).collect();
     let host_shadows = |plan: &Plan| plan.prologue.iter().any(|c| matches!(c.action, Action::Copy { .. }));
     assert!(all.iter().any(|x| host_shadows(&x.plan)), "in no plan a state begins a step on both sides");
+    let on_host = |plan: &Plan| plan.body.iter().any(|c| c.queue == Queue::CPU);
+    assert!(all.iter().any(|x| on_host(&x.plan)), "in no plan an op runs on the host");
     all
 }
 

@@ -30,7 +30,7 @@ fn inputs_that_arrive_ahead_or_twice_run_the_same() {
     let folder = tempfile::tempdir().unwrap();
     let plan = folder.path().join("a.plan").display().to_string();
     let model = "models/cnn_bn/training_model.onnx";
-    for (budget, most) in [("300K", 2), ("1M", 1)] {
+    for (budget, most) in [("300K", 2), ("peak*75%", 2), ("1M", 1)] {
         let out = json(&memc_ok(&["compile", model, "--gpu-mem", budget, "-o", &plan, "--json"]));
         assert_eq!(number(&out, "step_ns"), number(&out, "ideal_ns"), "{budget}: {out}");
         let opened = PlanFile::open(&plan).unwrap();

@@ -49,3 +49,15 @@ fn what_cannot_be_handled_so_is_refused_with_the_reason() {
     let said = memc_fails(4, &[&BUDGET[..], &["--keep", "*"]].concat());
     assert!(said.contains("no plan fits 300.00 KiB") && said.contains("smallest feasible"), "{said}");
 }
+
+/// The budget that an error names has a plan that handles tensors as they are to be handled, and is less than
+/// what keeps all of them.
+#[test]
+fn the_smallest_budget_is_one_for_tensors_that_are_handled_so() {
+    let plan = ["plan", MODEL, "--device", "cpu", "--keep", "fc.bias", "--gpu-mem"];
+    let said = memc_fails(4, &[&plan[..], &["200K"]].concat());
+    let named = said.split("pass --gpu-mem ").nth(1).unwrap().split_whitespace().next().unwrap();
+    let bytes: u64 = named.trim_end_matches('B').parse().unwrap();
+    assert!(bytes < 300 << 10, "{said}");
+    memc_ok(&[&plan[..], &[named]].concat());
+}

@@ -123,3 +123,20 @@ fn what_cannot_run_on_the_host_is_refused_with_the_reason() {
     );
     assert!(said.contains("cannot be used with"), "{said}");
 }
+
+/// Of all states those move whose updates can. Host memory that is too small for them is said with the
+/// largest, and with as much as is enough.
+#[test]
+fn states_on_the_host_need_room_there() {
+    let folder = tempfile::tempdir().unwrap();
+    let device = put(folder.path(), "host.json", PROFILE.as_bytes()).display().to_string();
+    let plan = folder.path().join("model.plan").display().to_string();
+    let model = "models/mlp_s_adamw_wd/training_model.onnx";
+    let args = ["--gpu-mem", "1M", "--host", "*", "-o", &plan, "--host-mem"];
+    let compile = [&["compile", model, "--device", &device][..], &args].concat();
+    let said = memc_fails(4, &[&compile[..], &["1K"]].concat());
+    assert!(said.contains("the largest state there: %") && said.contains("weight"), "{said}");
+    let enough = said.split("pass --host-mem ").nth(1).unwrap().split_whitespace().next().unwrap();
+    memc_ok(&[&compile[..], &[enough]].concat());
+    assert!(memc_ok(&["dump", &plan]).contains(" cpu launch "));
+}

@@ -169,14 +169,16 @@ fn saved_decisions_of_plan_are_carried_out_by_plan_and_compile() {
 fn the_course_of_a_search_is_written() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("curve.json").display().to_string();
-    for planner in ["memc", "swapadvisor"] {
+    for planner in ["memc", "swapadvisor", "home", "autoswap"] {
         let args =
             ["--gpu-mem", "400K", "--order", "given", "--formulation", "own", "--json", "--curve", &file];
         let plan =
             json(&memc_ok(&[&["plan", MODEL, "--planner", planner, "--effort", "1"], &args[..]].concat()));
         let course = json(&std::fs::read_to_string(&file).unwrap());
         let (curve, alive) = (course["curve"].as_array().unwrap(), course["alive"].as_array().unwrap());
-        assert_eq!(curve.last().unwrap()[2], plan["step_ns"], "{planner}: {course}");
+        let (last, step_ns) = (curve.last().unwrap()[2].as_u64().unwrap(), number(&plan, "step_ns"));
+        // HOME's swarm goes by a model of its own, and may leave a faster plan that it has told of.
+        assert!(last == step_ns || planner == "home" && last < step_ns, "{planner}: {course}");
         assert!(curve.is_sorted_by(|a, b| a[2].as_u64() > b[2].as_u64()), "{planner}: {course}");
         assert!(alive.len() > 1, "{planner}: {course}");
     }

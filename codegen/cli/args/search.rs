@@ -56,7 +56,8 @@ pub(crate) struct DecisionsFiles {
 /// Planner and its permissions.
 #[derive(Args, Clone)]
 pub(crate) struct Search {
-    /// Planner: memc, or a published method to compare with; `memc list planners` has them all
+    /// Planner: memc, a memetic search (genetic and particle-swarm) over order, swaps, recomputation and
+    /// layout; or a published method to compare with. `memc list planners` has them all
     #[arg(hide_short_help = true, long, value_name = "NAME", default_value = "memc")]
     pub(crate) planner: String,
     #[command(flatten)]

@@ -232,11 +232,26 @@ pub(crate) fn handle(p: &mut memc_planner::Problem, poses: &Poses, all: bool) ->
     if let Some(swappable) = &poses.swappable {
         barred.extend(p.tensors.iter().filter(|(_, t)| !swappable.contains(&t.name)).map(|(t, _)| t));
     }
-    for t in barred {
+    // To live in host memory is not to be swapped.
+    let hosted = hosted(p, &poses.host);
+    for t in barred.into_iter().filter(|t| !hosted.contains(t)) {
         let recomputes = p.tensors[t].kind == TensorKind::Transient && p.handling(t).recomputes();
         p.handling.insert(t, if recomputes { Handling::Recompute } else { Handling::Keep });
     }
     Ok(())
+}
+
+/// The states that the user's ops on the host change.
+fn hosted(p: &memc_planner::Problem, host: &HostOps) -> BTreeSet<TensorId> {
+    let is_named = |op: &memc_planner::Op| match host {
+        HostOps::None | HostOps::Best => false,
+        HostOps::Named(names) => names.contains(&op.name),
+        HostOps::Updating(patterns) => op.writes.iter().any(|&t| {
+            let tensor = &p.tensors[t];
+            tensor.persistent() && patterns.iter().any(|pattern| pattern.matches(&tensor.name))
+        }),
+    };
+    p.ops.values().filter(|op| is_named(op)).flat_map(|op| op.writes.iter().copied()).collect()
 }
 
 /// The tensors of a job that may not be swapped: all but the largest.
@@ -268,7 +283,8 @@ pub(crate) fn named(candidate: &Candidate, names: &[String]) -> Result<Candidate
     on_host(candidate, ops)
 }
 
-/// The candidate with the updates of states on the host whose names match.
+/// The candidate with the updates of states on the host whose names match. What else changes such a state,
+/// as the counter of steps, stays on the device.
 pub(crate) fn updating(candidate: &Candidate, patterns: &[Pattern]) -> Result<Candidate, Error> {
     let p = candidate.numbers();
     let mut ops = BTreeSet::new();
@@ -280,7 +296,9 @@ pub(crate) fn updating(candidate: &Candidate, patterns: &[Pattern]) -> Result<Ca
                 "--host {pattern}: no state that the step changes is called so; `memc explain` lists them"
             )));
         }
-        ops.extend(updates);
+        let is_update = |&at: &OpPos| p.can_run_on_host(at) != Err(NotOnHost::NoTime);
+        let able: Vec<OpPos> = updates.iter().copied().filter(is_update).collect();
+        ops.extend(if able.is_empty() { updates } else { able });
     }
     on_host(candidate, ops)
 }

@@ -8,7 +8,7 @@ use memc_ir::{Bytes, Module};
 use memc_lower::{Lowered, lower};
 use memc_passes::{CONV_WORKSPACE, DeviceProfile, Kernels};
 use memc_plan::{Claims, Meta, Plan, PlanFile};
-use memc_planner::{Allow, Evaluation, Formulation};
+use memc_planner::{Allow, Evaluation, Formulation, TensorKind};
 
 use crate::candidate::{Candidate, HostOps, Poses};
 use crate::error::Error;
@@ -269,8 +269,9 @@ impl Job<'_> {
         let meta = &lowered.plan.meta;
         if meta.host_bytes > most {
             let (has, may) = (Bytes(meta.host_bytes), Bytes(most));
+            let largest = self.largest_hosted(&outcome);
             return Err(Error::no_fit(format!(
-                "the plan takes {has} of host memory, more than --host-mem {may}\n\
+                "the plan takes {has} of host memory, more than --host-mem {may}{largest}\n\
                  hint: inputs and outputs pass through host memory, too, and states of --host live there; \
                  pass --host-mem {}B or more, or a smaller batch",
                 meta.host_bytes
@@ -279,6 +280,15 @@ impl Job<'_> {
         let allow = self.search.allow;
         let Lowered { plan, data } = lowered;
         Ok(Compiled { plan, data, outcome, allow, instance: self.instance, whole: self.whole })
+    }
+
+    /// Line with the largest state that a plan has in host memory; empty where it has none there.
+    fn largest_hosted(&self, outcome: &Outcome) -> String {
+        let Some((candidate, _)) = outcome.of(&self.instance) else { return String::new() };
+        let hosted = candidate.numbers().tensors.values().filter(|t| t.kind == TensorKind::Hosted);
+        hosted.max_by_key(|t| t.bytes).map_or_else(String::new, |largest| {
+            format!("\n  the largest state there: %{}, {}", largest.name, Bytes(largest.bytes))
+        })
     }
 
     /// Plans, or carries decisions out; then lowers and checks.

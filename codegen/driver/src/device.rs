@@ -29,7 +29,10 @@ fn chosen(gpu: Option<&str>, exists: impl Fn(&Path) -> bool) -> (String, String)
         return (name.clone(), format!("device: {name} (measured, {gpu})"));
     }
     if let Some(name) = memc_support::builtin_profile(gpu) {
-        let line = format!("device: {name} ({gpu}; memrun profile --device cuda --keep measures this one)");
+        let line = format!(
+            "device: {name} ({gpu}{}; memrun profile --device cuda --keep measures this one)",
+            assumed(name)
+        );
         return (name.into(), line);
     }
     let line = format!(
@@ -37,6 +40,14 @@ fn chosen(gpu: Option<&str>, exists: impl Fn(&Path) -> bool) -> (String, String)
          memrun profile --device cuda --keep)"
     );
     ("cpu".into(), line)
+}
+
+/// Throughputs that a built-in profile takes for granted, as the end of a list.
+fn assumed(name: &str) -> String {
+    let Some(profile) = DeviceProfile::named(name) else { return String::new() };
+    let giga = |bytes_per_s: f64| bytes_per_s / 1e9;
+    let (memory, link) = (giga(profile.memory_bytes_per_s), giga(profile.h2d_bytes_per_s));
+    format!("; assumed: memory {memory:.0} GB/s, link {link:.1} GB/s")
 }
 
 /// The profile that a name stands for: this machine's, where it is [`AUTO`], a file's, where it ends in
@@ -133,7 +144,7 @@ mod tests {
         assert!(line.contains("no NVIDIA GPU"), "{line}");
         let (name, line) = chosen(Some("NVIDIA H100 80GB HBM3"), |_| false);
         assert_eq!(name, "h100");
-        assert!(line.contains("NVIDIA H100 80GB HBM3"), "{line}");
+        assert!(line.contains("NVIDIA H100 80GB HBM3") && line.contains("link 5"), "{line}");
         let (name, line) = chosen(Some("NVIDIA H100 80GB HBM3"), |_| true);
         assert!(name.ends_with("memc/profiles/nvidia-h100-80gb-hbm3.json"), "{name}");
         assert!(line.contains("measured"), "{line}");

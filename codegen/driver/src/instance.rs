@@ -5,11 +5,12 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::str::FromStr;
 
+use memc_baselines::PLANNERS;
 use memc_ir::{Bytes, Module, ParseError};
 use memc_passes::plan::{Infeasible, Problem};
 use memc_passes::{DeviceProfile, Pipeline};
 use memc_planner::bound;
-use memc_planner::{ALIGN, Allow, Formulation, Order, Pose, Request};
+use memc_planner::{ALIGN, Allow, Formulation, NoPlan, Order, Pose, Request};
 use rayon::prelude::*;
 
 use crate::candidate::{Candidate, HostOps, Poses, handle, named, shares, updating};
@@ -19,6 +20,10 @@ use crate::machine::{host_memory, read_text};
 use crate::source::{Model, Target, context, refuse_options};
 use crate::watch::{Event, Watch};
 use crate::workload::Workload;
+
+/// The smallest budget for tensors that are handled as the user says is known to this part of the unplanned
+/// step's arena.
+const NEAR_SMALLEST: u64 = 64;
 
 /// Memory size as a user gives it.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -448,12 +453,22 @@ fn greedy(graph: &Module, profile: &DeviceProfile) -> Result<Module, Error> {
 
 /// The smallest arena for which a quick method knows a plan; all stays in one of `kept` bytes.
 fn smallest(p: &memc_planner::Problem, kept: u64, allow: Allow) -> Result<u64, Error> {
-    // Quick methods do not know how tensors are to be handled; all may stay.
-    if !p.handling.is_empty() {
-        return Ok(kept);
+    let internal = |e: NoPlan| Error::Internal(e.to_string());
+    let request = Request { allow, effort: 0, ..Request::new(kept) };
+    if p.handling.is_empty() {
+        return memc_baselines::smallest(p, kept, &request).map_err(internal);
     }
-    let request = Request { allow, ..Request::new(kept) };
-    memc_baselines::smallest(p, kept, &request).map_err(|e| Error::Internal(e.to_string()))
+    // Only the default planner knows how tensors are to be handled.
+    let (mut low, mut least) = (p.largest_working_set().1, kept);
+    while least.saturating_sub(low) > kept / NEAR_SMALLEST {
+        let capacity = (low + (least - low) / 2) / ALIGN * ALIGN;
+        match memc_planner::solve(p, &PLANNERS[0], &Request { capacity, ..request }) {
+            Ok((plan, _)) => least = plan.evaluation.dev_bytes.min(capacity),
+            Err(NoPlan::Infeasible(_)) => low = capacity + ALIGN,
+            Err(failed) => return Err(internal(failed)),
+        }
+    }
+    Ok(least)
 }
 
 fn unknown_memory() -> Error {

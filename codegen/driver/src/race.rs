@@ -49,6 +49,9 @@ const OPS_ON_HOST: usize = 4096;
 /// there, its step may be longer by this part.
 const LESS_BY_HOST: u64 = 200;
 
+/// Where everything fits, a plan is fast enough whose step is longer than it could be by this part.
+const NEAR_IDEAL: u64 = 1000;
+
 /// Numbers of candidates that are planned.
 struct Turns {
     /// With less effort, with the same ops on the host.
@@ -355,13 +358,17 @@ impl Race<'_> {
         if candidate.compute_ns() >= step_ns {
             return true;
         }
-        // With nothing to make room for, a search only hides copies of inputs.
+        if self.budget == u64::MAX {
+            return true;
+        }
+        // Where everything fits in another order of the same ops, little is left to gain.
         let same = self.candidates()[best.at].pose.formulation == candidate.pose.formulation;
-        if same && self.fits(best.at) && !self.fits(at) || self.budget == u64::MAX {
+        let ideal = candidate.compute_ns();
+        if same && self.fits(best.at) && !self.fits(at) && step_ns <= ideal + ideal / NEAR_IDEAL {
             return true;
         }
         let Some(least) = self.bound_ns(at) else { return true };
-        step_ns <= if self.fits(at) { least + least / 1000 } else { least }
+        step_ns <= if self.fits(at) { least + least / NEAR_IDEAL } else { least }
     }
 
     /// Time in ns that no plan of a candidate can beat; none where nothing fits.

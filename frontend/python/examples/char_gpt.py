@@ -46,7 +46,7 @@ def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--text", type=pathlib.Path, default=pathlib.Path(__file__).resolve().parents[3] / "ARCHITECTURE.md")
     parser.add_argument("--steps", type=int, default=100)
-    parser.add_argument("--budget", default="peak*60%", help="device memory, for instance 8G")
+    parser.add_argument("--budget", default="2G" if torch.cuda.is_available() else "peak*60%", help="device memory, as 8G")
     args = parser.parse_args(arguments)
     torch.manual_seed(0)
     text = args.text.read_text()

@@ -16,7 +16,7 @@ def main(arguments=None):
     parser.add_argument("--size", type=int, default=64)
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--steps", type=int, default=6)
-    parser.add_argument("--budget", default="peak*60%", help="device memory, for instance 8G")
+    parser.add_argument("--budget", default="2G" if torch.cuda.is_available() else "peak*60%", help="device memory, as 8G")
     args = parser.parse_args(arguments)
     torch.manual_seed(0)
     prepare = transforms.Compose([transforms.Resize((args.size, args.size)), transforms.ToTensor()])

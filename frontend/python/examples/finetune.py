@@ -21,7 +21,7 @@ def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", help="a folder that save_pretrained wrote; a small new BERT without it")
     parser.add_argument("--steps", type=int, default=10)
-    parser.add_argument("--budget", default="peak*60%", help="device memory, for instance 8G")
+    parser.add_argument("--budget", default="2G" if torch.cuda.is_available() else "peak*60%", help="device memory, as 8G")
     args = parser.parse_args(arguments)
     torch.manual_seed(0)
     if args.model:

@@ -31,6 +31,13 @@ def test_an_example_trains_as_its_twin_does(name, tmp_path, monkeypatch):
     assert ours == pytest.approx(theirs, rel=2e-3)
 
 
+def test_the_example_of_the_page_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code = (FOLDER.parent / "README.md").read_text().split("```python\n")[1].split("```")[0]
+    exec(code, {})
+    assert set(torch.load("checkpoint.pt")) == {"model", "optimizer"}
+
+
 @pytest.mark.parametrize("name", NEEDS)
 def test_an_example_changes_few_lines(name):
     plain, ours = ((FOLDER / f"{n}.py").read_text().splitlines()[1:] for n in (f"{name}_plain", name))

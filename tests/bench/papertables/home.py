@@ -158,7 +158,7 @@ TABLES = {
     "home-2": Table("HOME, table 2: largest batch", home_2, """
 RTX 2080 Ti with 11 GB, less 0.5 GiB; momentum. Growth is the largest batch over PyTorch's; *there* is throughput over the
 unplanned step's at as much growth over `keep-all`. A limit is the largest growth that a planner finds any plan for,
-however slow (at effort 0, to within one in fifty; for `memc` that there is one is what counts). HOME trains on CIFAR-10;
+however slow (at effort 0, to within one in fifty; for `memc`, any plan counts). HOME trains on CIFAR-10;
 MobileNet, SqueezeNet and InceptionV3 are here at ImageNet's sizes, as the zoo has them, and its ResNet is taken to have
 18 layers, so that batches compare by ratio alone.
 

@@ -216,8 +216,8 @@ and mean converge within 100 seconds on 72 virtual cores, and that the worst sho
 1.231 here.
 
 - As published, best and mean fall together, and the worst stays above them. The search goes on improving where the row ends.
-- By equation 1 as printed and P = 10 % the mean of 2,304 individuals stays at 2.1 and the best at 1.59: the best has no more than e
-  times the chance of an individual twice as slow, and a hundred ops of every child move at once. The next table has
+- With equation 1 as printed and P = 10 %, the mean of 2,304 individuals stays at 2.1 and the best at 1.59. Selection is weak: the best
+  survives at most e times as often as an individual twice as slow. Mutation is strong: it moves a hundred ops of each child. The next table has
   what each change is worth.
 """),
     "swapadvisor-ablation": Table("SwapAdvisor: what the search lacked", swapadvisor_ablation, """

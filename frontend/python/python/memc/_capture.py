@@ -17,6 +17,7 @@ from typing import Any, Callable, Mapping
 
 import torch
 import torch.utils._pytree as pytree
+import torch.utils.checkpoint
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
 from torch._subclasses.functional_tensor import FunctionalTensor, FunctionalTensorMode
 from torch.distributions import Distribution
@@ -130,6 +131,44 @@ def as_loss(out) -> torch.Tensor:
     return out
 
 
+class Direct:
+    """A segment of `torch.utils.checkpoint` that is computed like any other code."""
+
+    @staticmethod
+    def apply(function, _preserve, *args):
+        return function(*args)
+
+
+def directly(*_args, **_kwargs):
+    """Nothing before such a segment, and nothing behind it."""
+    yield
+
+
+# What stands for parts of `torch.utils.checkpoint`. Versions of PyTorch have one of the two generators.
+CHECKPOINTS = {"CheckpointFunction": Direct, "_checkpoint_without_reentrant_generator": directly,
+               "_checkpoint_without_reentrant_generator_impl": directly}
+
+
+@contextlib.contextmanager
+def without_checkpoints():
+    """Computes segments of `torch.utils.checkpoint` directly: the plan decides what is computed again.
+
+    Refuses other hooks on what gradients read.
+    """
+    module = torch.utils.checkpoint
+    before = {name: getattr(module, name) for name in CHECKPOINTS if hasattr(module, name)}
+    for name in before:
+        setattr(module, name, CHECKPOINTS[name])
+    refusal = "a step takes no hooks on saved tensors, such as save_on_cpu: its plan decides what leaves the device and what is " \
+              "computed again; leave them out"
+    try:
+        with torch.autograd.graph.disable_saved_tensors_hooks(refusal):
+            yield
+    finally:
+        for name, part in before.items():
+            setattr(module, name, part)
+
+
 @contextlib.contextmanager
 def capturing(kinds: set[str]):
     """Ways of PyTorch while a step on devices of these kinds is captured: no ops that only one backend has."""
@@ -153,7 +192,7 @@ def capturing(kinds: set[str]):
     try:
         # Modules that were compiled by PyTorch are captured as they are without.
         with sdpa_kernel(SDPBackend.MATH), torch.backends.cudnn.flags(enabled=False), \
-                torch.compiler.set_stance("force_eager"):
+                torch.compiler.set_stance("force_eager"), without_checkpoints():
             yield
     finally:
         torch._C._set_mkldnn_enabled(onednn)
@@ -236,6 +275,8 @@ def capture(model: torch.nn.Module, example_inputs, *, loss_fn: Callable | None 
     except NotImplementedError as error:
         raise CaptureError(f"the step cannot be captured: {error}{users_line(error)}") from error
     except RuntimeError as error:
+        if "takes no hooks on saved tensors" in str(error):
+            raise CaptureError(f"{error}{users_line(error)}") from error
         if "mutating a non-functional tensor" not in str(error):
             raise
         raise CaptureError(f"the step changes a tensor that is not one of the model's{users_line(error)}; make its module a part "

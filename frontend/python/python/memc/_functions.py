@@ -16,13 +16,9 @@ from torch.overrides import TorchFunctionMode
 
 functional = torch.nn.functional
 
-# The first stream of dropout; those of other random numbers come before.
-DROPOUT_STREAMS = 1 << 16
-
-
 @torch.library.custom_op("memc::dropout", mutates_args=())
 def dropout(x: torch.Tensor, p: float, stream: int) -> torch.Tensor:
-    """Dropout whose mask depends on the stream and the number of the step."""
+    """Dropout whose mask depends on the stream, the micro-batch and the number of the step."""
     raise NotImplementedError("memc::dropout runs only within a compiled step")
 
 
@@ -223,7 +219,7 @@ class Functions(TorchFunctionMode):
 
     def __init__(self):
         super().__init__()
-        self.streams = itertools.count(DROPOUT_STREAMS)
+        self.streams = itertools.count()
         self.replaced = {
             functional.dropout: self.dropout, functional.scaled_dot_product_attention: self.attention,
             torch.dropout: lambda x, p, train: self.dropout(x, p, train),

@@ -96,8 +96,10 @@ def broadcast(*shapes: Sequence[int]) -> tuple[int, ...]:
 class Module:
     """A graph-phase module that grows by one op at a time."""
 
-    def __init__(self, name: str):
+    def __init__(self, name: str, seed: int = 0):
         self.name = name
+        # Of all random numbers.
+        self.seed = seed
         self.lines: list[str] = []
         self.ends: list[str] = []
         self.taken: set[str] = set()

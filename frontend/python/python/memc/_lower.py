@@ -92,6 +92,8 @@ class Lowering:
         self.values: dict[Node, Lowered] = {}
         # Contents of constants that are states of the module, by name.
         self.frozen: dict[str, torch.Tensor] = {}
+        # Streams of dropout, by the numbers that masks have in the graph.
+        self.streams: dict[int, int] = {}
         # Which part of complex tensors is computed, while a rule is used for each.
         self.part: int | None = None
 

@@ -8,6 +8,7 @@ the step's memory until it is closed.
 from __future__ import annotations
 
 import contextlib
+import html
 import pathlib
 import sys
 import warnings
@@ -126,7 +127,8 @@ class Step:
         return page
 
     def _repr_html_(self) -> str:
-        return self.report()
+        # A frame keeps the page's style out of the notebook.
+        return f'<iframe srcdoc="{html.escape(self.report())}" width="100%" height="640" style="border: 0"></iframe>'
 
     def __repr__(self) -> str:
         size = lambda n: f"{n / 2**20:.1f} MiB"
@@ -416,6 +418,9 @@ def captured_training(model, loss_fn, optimizer, example_inputs, compute, accumu
         raise CaptureError("the loss depends on none of the optimizer's parameters; check requires_grad and detach")
     built = build_training(captured, optimizer, name=type(model).__name__, accumulate=accumulate,
                            clip_norm=clip_grad_norm, clip_value=clip_grad_value, exported=exported)
+    if built.module.streams:
+        warnings.warn("dropout and other random numbers of the step are memc's, not PyTorch's: a function of the step's number "
+                      "and of torch.initial_seed()", stacklevel=3)
     return captured, built, pytree.tree_structure(example_inputs)
 
 
@@ -490,8 +495,9 @@ def stages(options: dict):
         print("\r\033[K", end="", file=sys.stderr, flush=True)
 
 
-def export_step(path, model, loss_fn, optimizer, example_inputs, *, compute=None, accumulate: int = 1,
-                clip_grad_norm=None, clip_grad_value=None) -> tuple[pathlib.Path, pathlib.Path]:
+def export_step(path: str | pathlib.Path, model: torch.nn.Module, loss_fn: Callable | None, optimizer: torch.optim.Optimizer,
+                example_inputs, *, compute: Callable | None = None, accumulate: int = 1, clip_grad_norm: float | None = None,
+                clip_grad_value: float | None = None) -> tuple[pathlib.Path, pathlib.Path]:
     """Writes the step for the command line: `PATH.mir` for `memc compile`, `PATH.safetensors` for `memrun --init`.
 
     Needs the package `safetensors`.
@@ -510,8 +516,8 @@ def export_step(path, model, loss_fn, optimizer, example_inputs, *, compute=None
     return module, states
 
 
-def estimate(model, loss_fn, optimizer, example_inputs, *, compute=None, accumulate: int = 1,
-             device: str | None = None) -> int:
+def estimate(model: torch.nn.Module, loss_fn: Callable | None, optimizer: torch.optim.Optimizer, example_inputs, *,
+             compute: Callable | None = None, accumulate: int = 1, device: str | None = None) -> int:
     """Bytes of the device that the step takes without a plan."""
     _, built, _ = captured_training(model, loss_fn, optimizer, example_inputs, compute, accumulate, None, None)
     return compiled(built, None, placed(device, model)[0], {"effort": 0}).unplanned_peak_bytes

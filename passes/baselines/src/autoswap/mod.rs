@@ -33,7 +33,9 @@ mod schedule;
 mod score;
 
 use memc_ir::Bytes;
-use memc_planner::{AccessSequence, Copies, Found, Genotype, NoPlan, Planner, Problem, Request, Timing};
+use memc_planner::{
+    AccessSequence, Alive, Copies, Found, Genotype, NoPlan, Planner, Problem, Request, Timing,
+};
 
 use super::smartpool;
 use score::Weights;
@@ -60,7 +62,7 @@ macro_rules! single {
             recomputes: false,
             plan: |p, request| {
                 let mut search = Search::new(p, request);
-                search.try_weights(&$weights)?;
+                search.try_weights(&$weights, request)?;
                 search.found()
             },
         };
@@ -80,7 +82,7 @@ fn combined(p: &Problem, request: &Request<'_>) -> Result<Found, NoPlan> {
         let mut bayes = bayes::Bayes::new(request.seed);
         for k in 0..tries {
             let weights: Weights = if k < 4 { unit(k) } else { bayes.next() };
-            let overhead = search.try_weights(&weights)?;
+            let overhead = search.try_weights(&weights, request)?;
             bayes.observe(weights, overhead);
             if overhead <= 0.0 || (request.stop)() {
                 break;
@@ -124,7 +126,7 @@ impl<'a> Search<'a> {
     }
 
     /// Swaps by the scores' combination; returns the overhead as a fraction of the step.
-    fn try_weights(&mut self, weights: &Weights) -> Result<f64, NoPlan> {
+    fn try_weights(&mut self, weights: &Weights, request: &Request<'_>) -> Result<f64, NoPlan> {
         let mut genotype = self.keep.clone();
         if let Err(load) = score::select(&mut genotype, &self.copies, self.capacity, weights, self.swap) {
             return Err(NoPlan::Infeasible(format!(
@@ -136,6 +138,7 @@ impl<'a> Search<'a> {
         schedule::schedule(&mut genotype, &self.copies, &outs, self.capacity);
         let step = self.timing.evaluate(&genotype, &self.copies, &outs);
         self.evaluations += 1;
+        (request.alive)(&Alive { evaluations: self.evaluations, step_ns: vec![step] });
         if self.best.as_ref().is_none_or(|b| step < b.0) {
             self.best = Some((step, genotype));
         }
