@@ -21,7 +21,7 @@ mod shell;
 mod sparkline;
 mod split;
 mod trace;
-mod values;
+pub mod values;
 
 use std::ffi::OsString;
 use std::path::Path;

@@ -9,26 +9,27 @@ use memc_ir::{Bytes, ParseError};
 use memc_planner::Formulation;
 
 /// Parses a size as [`Size`] does.
-pub(crate) fn size(text: &str) -> Result<Size, ParseError> {
+pub fn size(text: &str) -> Result<Size, ParseError> {
     text.parse()
 }
 
 /// Parses the name of a formulation.
-pub(crate) fn formulation(text: &str) -> Result<Formulation, String> {
+pub fn formulation(text: &str) -> Result<Formulation, String> {
     let known = || Formulation::ALL.map(Formulation::name).join(", ");
     Formulation::named(text).ok_or_else(|| format!("the formulations are {}", known()))
 }
 
 /// Micro-steps of one step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Accumulate {
-    pub(crate) micro_steps: u32,
+pub struct Accumulate {
+    /// Their number.
+    pub micro_steps: u32,
     /// Whether gradients are summed instead of averaged.
-    pub(crate) sum: bool,
+    pub sum: bool,
 }
 
 /// Parses `N` or `N:sum`.
-pub(crate) fn accumulate(text: &str) -> Result<Accumulate, ParseError> {
+pub fn accumulate(text: &str) -> Result<Accumulate, ParseError> {
     let (number, sum) = match text.split_once(':') {
         Some((number, "sum")) => (number, true),
         Some((number, "mean")) => (number, false),
@@ -43,11 +44,11 @@ pub(crate) fn accumulate(text: &str) -> Result<Accumulate, ParseError> {
 
 /// Budgets from one size to another.
 #[derive(Clone, PartialEq, Debug)]
-pub(crate) struct Range(Vec<Size>);
+pub struct Range(Vec<Size>);
 
 impl Range {
     /// The budgets, ascending.
-    pub(crate) fn sizes(&self) -> impl Iterator<Item = Size> {
+    pub fn sizes(&self) -> impl Iterator<Item = Size> {
         self.0.iter().copied()
     }
 }
@@ -56,7 +57,7 @@ impl Range {
 const MOST_POINTS: u64 = 256;
 
 /// Parses `FROM:TO:STEP`, such as `6G:24G:2G` or `40%:100%:10%`; both ends count.
-pub(crate) fn range(text: &str) -> Result<Range, ParseError> {
+pub fn range(text: &str) -> Result<Range, ParseError> {
     const RANGE: &str = "write FROM:TO:STEP, as 6G:24G:2G or 40%:100%:10%";
     let parts: Vec<&str> = text.split(':').collect();
     let [from, to, step] = parts.as_slice() else {
@@ -95,18 +96,18 @@ pub(crate) fn range(text: &str) -> Result<Range, ParseError> {
 }
 
 /// A size in bytes: one that is not a share of anything.
-pub(crate) fn bytes(text: &str) -> Result<u64, ParseError> {
+pub fn bytes(text: &str) -> Result<u64, ParseError> {
     Bytes::parse(text, "write a size such as 64G").map(|bytes| bytes.0)
 }
 
 /// Workspace of a convolution.
-pub(crate) fn conv_workspace(text: &str) -> Result<u64, ParseError> {
+pub fn conv_workspace(text: &str) -> Result<u64, ParseError> {
     let bytes = bytes(text).ok().filter(|bytes| CONV_WORKSPACE.contains(bytes));
     bytes.ok_or_else(|| format!("`{text}` is no size from 32M to 512M: write one such as 256M").into())
 }
 
 /// A time such as `10s`, `1.5s`, `500ms` or `2m`. A bare number is refused.
-pub(crate) fn duration(text: &str) -> Result<Duration, ParseError> {
+pub fn duration(text: &str) -> Result<Duration, ParseError> {
     let example = "write a time such as 10s, 500ms or 2m";
     let split = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(split);
@@ -134,21 +135,21 @@ const LONGEST_S: f64 = 1e9;
 
 /// A symbolic dimension on the command line.
 #[derive(Clone)]
-pub(crate) struct Dim {
+pub struct Dim {
     /// Its name in the model.
-    pub(crate) name: String,
+    pub name: String,
     /// Its sizes, one for each bucket; none where the command is to find one.
-    pub(crate) sizes: Vec<u64>,
+    pub sizes: Vec<u64>,
 }
 
 /// Parses `IN=OUT`.
-pub(crate) fn pair(text: &str) -> Result<(String, String), ParseError> {
+pub fn pair(text: &str) -> Result<(String, String), ParseError> {
     let (a, b) = text.split_once('=').ok_or("write IN=OUT")?;
     Ok((a.to_string(), b.to_string()))
 }
 
 /// Parses `NAME=N[,N..]`.
-pub(crate) fn sized_dim(text: &str) -> Result<Dim, ParseError> {
+pub fn sized_dim(text: &str) -> Result<Dim, ParseError> {
     let (name, value) = pair(text).map_err(|_| "write NAME=N, or NAME=N,N,.. for a bucket of each size")?;
     let mut sizes: Vec<u64> = Vec::new();
     for part in value.split(',') {
@@ -162,7 +163,7 @@ pub(crate) fn sized_dim(text: &str) -> Result<Dim, ParseError> {
 }
 
 /// Parses `GLOB=FACTOR`.
-pub(crate) fn factor(text: &str) -> Result<(String, F32), ParseError> {
+pub fn factor(text: &str) -> Result<(String, F32), ParseError> {
     let (pattern, factor) = text.rsplit_once('=').ok_or("write GLOB=FACTOR, as 'layers.0.*=0.1'")?;
     let factor: Option<f32> = factor.parse().ok().filter(|f: &f32| f.is_finite() && *f >= 0.0);
     let factor =
@@ -171,7 +172,7 @@ pub(crate) fn factor(text: &str) -> Result<(String, F32), ParseError> {
 }
 
 /// A dimension with or without a size.
-pub(crate) fn any_dim(text: &str) -> Result<Dim, ParseError> {
+pub fn any_dim(text: &str) -> Result<Dim, ParseError> {
     if text.contains('=') {
         return sized_dim(text);
     }
@@ -182,7 +183,7 @@ pub(crate) fn any_dim(text: &str) -> Result<Dim, ParseError> {
 }
 
 /// Parses a share above 0 and at most 1: `0.5`, `50%` or `1/2`.
-pub(crate) fn share(text: &str) -> Result<f64, ParseError> {
+pub fn share(text: &str) -> Result<f64, ParseError> {
     let number = |text: &str| text.trim().parse::<f64>().ok();
     let share = match (text.strip_suffix('%'), text.split_once('/')) {
         (Some(percent), _) => number(percent).map(|percent| percent / 100.0),
@@ -194,13 +195,13 @@ pub(crate) fn share(text: &str) -> Result<f64, ParseError> {
 }
 
 /// Parses a ratio of at least 1.
-pub(crate) fn ratio(text: &str) -> Result<f64, ParseError> {
+pub fn ratio(text: &str) -> Result<f64, ParseError> {
     let ratio: Option<f64> = text.parse().ok().filter(|r: &f64| r.is_finite() && *r >= 1.0);
     ratio.ok_or_else(|| format!("`{text}` is not a ratio: write a number of at least 1, such as 1.3").into())
 }
 
 /// Parses a height: an instance does not say what its units are, so there is none to write.
-pub(crate) fn height(text: &str) -> Result<u64, ParseError> {
+pub fn height(text: &str) -> Result<u64, ParseError> {
     let plain = "write a number in the units of the instance's sizes";
     match (text.trim().parse(), size(text)) {
         (Ok(height), _) => Ok(height),

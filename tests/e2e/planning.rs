@@ -180,7 +180,7 @@ fn the_course_of_a_search_is_written() {
         // HOME's swarm goes by a model of its own, and may leave a faster plan that it has told of.
         assert!(last == step_ns || planner == "home" && last < step_ns, "{planner}: {course}");
         assert!(curve.is_sorted_by(|a, b| a[2].as_u64() > b[2].as_u64()), "{planner}: {course}");
-        assert!(alive.len() > 1, "{planner}: {course}");
+        assert!(alive.len() > 1 && alive.is_sorted_by_key(|row| row[1].as_u64()), "{planner}: {course}");
     }
     let said = memc_fails(2, &["plan", MODEL, "--gpu-mem", "400K", "--apply", &file, "--curve", &file]);
     assert!(said.contains("--curve"), "{said}");

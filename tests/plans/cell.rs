@@ -73,8 +73,8 @@ impl Cell {
     }
 }
 
-/// Every committed training model and the networks of [`ZOO`], each at four budgets and two efforts.
-pub(crate) fn cells() -> Result<Vec<Cell>, String> {
+/// Committed training models and networks of [`ZOO`], each at four budgets and two efforts.
+pub(crate) fn cells(is_wanted: impl Fn(&Cell) -> bool) -> Result<Vec<Cell>, String> {
     let cell = |model: &str, options: &str, device: &str| Cell {
         model: model.into(),
         options: options.into(),
@@ -89,7 +89,7 @@ pub(crate) fn cells() -> Result<Vec<Cell>, String> {
     }
     models.extend(ZOO.iter().map(|(net, device, options)| cell(&format!("zoo/{net}.onnx"), options, device)));
     let mut cells = Vec::new();
-    for model in models {
+    for model in models.into_iter().filter(is_wanted) {
         for budget in budgets(&model)? {
             for effort in [0, 2] {
                 cells.push(Cell { budget, effort, ..model.clone() });

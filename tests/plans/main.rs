@@ -2,8 +2,8 @@
 //!
 //! A change of structure or wording must leave `record.tsv` as it is. `cargo test` replays the rows of small
 //! models. `cargo plans` replays every row, `cargo plans --only TEXT` those whose model's name has TEXT.
-//! `MEMC_BLESS=1 cargo plans` writes the record anew. With `--only TEXT` it writes those rows, and
-//! `MEMC_BLESS=1 cargo test --test plans` writes the rows of small models, within the budgets that they have.
+//! `MEMC_BLESS=1 cargo plans` writes the record anew, and with `--only TEXT` those rows. `MEMC_BLESS=1 cargo
+//! test --test plans` writes the rows of small models, within the budgets that they have.
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,
@@ -15,6 +15,7 @@
 mod cell;
 mod row;
 
+use std::cmp::Reverse;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -33,7 +34,7 @@ fn main() -> ExitCode {
         None => all || row.cell.is_small(),
     };
     let outcome = match std::env::var_os("MEMC_BLESS") {
-        Some(_) if all && only.is_none() => bless(),
+        Some(_) if all => bless(only.map_or("", |text| text.as_str())),
         Some(_) => bless_again(wanted),
         None => replay(wanted),
     };
@@ -82,10 +83,19 @@ fn replay(is_wanted: impl Fn(&Row) -> bool) -> Result<String, String> {
     Err(format!("{HEADER}\n{}\nplans: {} passed, {n} failed", differences.join("\n"), wanted.len() - n))
 }
 
-/// Writes the record from the compiler as it is.
-fn bless() -> Result<String, String> {
-    let cells: Vec<Cell> = cells()?;
-    let rows = parallel(&cells, Row::measure).into_iter().collect::<Result<Vec<_>, _>>()?;
+/// Writes the rows of models whose names have a text from the compiler as it is. Other rows stay as they are.
+fn bless(only: &str) -> Result<String, String> {
+    let is_wanted = |cell: &Cell| cell.model.contains(only);
+    let cells: Vec<Cell> = cells(is_wanted)?;
+    let measured = parallel(&cells, Row::measure).into_iter().collect::<Result<Vec<_>, _>>()?;
+    let others = if only.is_empty() { Vec::new() } else { recorded()? };
+    let mut rows: Vec<Row> = others.into_iter().filter(|row| !is_wanted(&row.cell)).collect();
+    rows.extend(measured);
+    // In the order of models and devices that a record of all has.
+    let order = |row: &Row| {
+        (row.cell.model.clone(), row.cell.device.clone(), Reverse(row.cell.budget), row.cell.effort)
+    };
+    rows.sort_by_key(order);
     write(&rows)
 }
 

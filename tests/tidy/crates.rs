@@ -93,6 +93,7 @@ const CRATES: &[(&str, &str, &[&str])] = &[
             "memc",
             "memc-alloc",
             "memc-baselines",
+            "memc-cli",
             "memc-frontend",
             "memc-ir",
             "memc-passes",

@@ -228,12 +228,13 @@ pub(crate) fn handle(p: &mut memc_planner::Problem, poses: &Poses, all: bool) ->
             }
         }
     }
-    let mut barred: BTreeSet<TensorId> = poses.limits.iter().flat_map(|limit| beyond(p, limit)).collect();
+    // To live in host memory is not to be swapped.
+    let hosted = hosted(p, &poses.host);
+    let limits = poses.limits.iter();
+    let mut barred: BTreeSet<TensorId> = limits.flat_map(|limit| beyond(p, limit, &hosted)).collect();
     if let Some(swappable) = &poses.swappable {
         barred.extend(p.tensors.iter().filter(|(_, t)| !swappable.contains(&t.name)).map(|(t, _)| t));
     }
-    // To live in host memory is not to be swapped.
-    let hosted = hosted(p, &poses.host);
     for t in barred.into_iter().filter(|t| !hosted.contains(t)) {
         let recomputes = p.tensors[t].kind == TensorKind::Transient && p.handling(t).recomputes();
         p.handling.insert(t, if recomputes { Handling::Recompute } else { Handling::Keep });
@@ -251,13 +252,15 @@ fn hosted(p: &memc_planner::Problem, host: &HostOps) -> BTreeSet<TensorId> {
             tensor.persistent() && patterns.iter().any(|pattern| pattern.matches(&tensor.name))
         }),
     };
-    p.ops.values().filter(|op| is_named(op)).flat_map(|op| op.writes.iter().copied()).collect()
+    let ops = p.ops.values().filter(|op| op.host_ns.is_some() && is_named(op));
+    ops.flat_map(|op| op.writes.iter().copied()).filter(|&t| p.tensors[t].persistent()).collect()
 }
 
-/// The tensors of a job that may not be swapped: all but the largest.
-fn beyond(p: &memc_planner::Problem, limit: &SwapLimit) -> Vec<TensorId> {
+/// The tensors of a job that may not be swapped: all but the largest, and those on the host.
+fn beyond(p: &memc_planner::Problem, limit: &SwapLimit, hosted: &BTreeSet<TensorId>) -> Vec<TensorId> {
     let prefix = format!("{}/", limit.job);
-    let of_job = p.tensors.iter().filter(|(_, t)| t.name.starts_with(&prefix) && !t.kind.arrives());
+    let of_job = p.tensors.iter().filter(|(t, _)| !hosted.contains(t));
+    let of_job = of_job.filter(|(_, t)| t.name.starts_with(&prefix) && !t.kind.arrives());
     let mut tensors: Vec<(u64, TensorId)> = of_job.map(|(t, tensor)| (tensor.bytes, t)).collect();
     tensors.sort_unstable_by_key(|&(bytes, t)| (std::cmp::Reverse(bytes), t));
     let all: u64 = tensors.iter().map(|(bytes, _)| bytes).sum();
@@ -283,8 +286,8 @@ pub(crate) fn named(candidate: &Candidate, names: &[String]) -> Result<Candidate
     on_host(candidate, ops)
 }
 
-/// The candidate with the updates of states on the host whose names match. What else changes such a state,
-/// as the counter of steps, stays on the device.
+/// The candidate with the updates of states on the host whose names match. Ops without a time on the host,
+/// such as that of the step counter, stay on the device.
 pub(crate) fn updating(candidate: &Candidate, patterns: &[Pattern]) -> Result<Candidate, Error> {
     let p = candidate.numbers();
     let mut ops = BTreeSet::new();

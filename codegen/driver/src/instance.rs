@@ -21,9 +21,8 @@ use crate::source::{Model, Target, context, refuse_options};
 use crate::watch::{Event, Watch};
 use crate::workload::Workload;
 
-/// The smallest budget for tensors that are handled as the user says is known to this part of the unplanned
-/// step's arena.
-const NEAR_SMALLEST: u64 = 64;
+/// The smallest budget for tensors that are handled as the user says is searched for to this part of itself.
+const NEAR_SMALLEST: u64 = 16;
 
 /// Memory size as a user gives it.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -300,6 +299,27 @@ impl Instance {
         Ok(total.min(planned))
     }
 
+    /// As [`Instance::smallest`], but looks for one where the user says how tensors are handled: that takes
+    /// several plans.
+    fn search_smallest(&self, allow: Allow) -> Result<u64, Error> {
+        let known = self.smallest(allow)?;
+        let Some(first) = self.candidates().first().filter(|c| !c.numbers().handling.is_empty()) else {
+            return Ok(known);
+        };
+        let p = first.numbers();
+        let (mut low, mut least) = (p.largest_working_set().1, known.saturating_sub(self.reserve_bytes));
+        while least.saturating_sub(low) > least / NEAR_SMALLEST {
+            let capacity = (low + (least - low) / 2) / ALIGN * ALIGN;
+            let request = Request { allow, effort: 0, ..Request::new(capacity) };
+            match memc_planner::solve(p, &PLANNERS[0], &request) {
+                Ok((plan, _)) => least = plan.evaluation.dev_bytes.min(capacity),
+                Err(NoPlan::Infeasible(_)) => low = capacity + ALIGN,
+                Err(failed) => return Err(Error::Internal(failed.to_string())),
+            }
+        }
+        Ok(least.saturating_add(self.reserve_bytes))
+    }
+
     /// The certified bounds on plans of a candidate; none where nothing fits in any order.
     pub fn bound(&self, at: usize, budget: u64, allow: Allow) -> Option<Bounds> {
         self.bound_all(&[at], budget, allow).pop().flatten()
@@ -367,7 +387,7 @@ impl Instance {
     pub fn infeasible(&self, asked: &[&str], why: &str, budget: u64, allow: Allow) -> Result<Error, Error> {
         let default = memc_baselines::PLANNERS.first().map_or("", |p| p.name);
         let other = !asked.contains(&default);
-        let smallest = self.smallest(allow)?;
+        let smallest = self.search_smallest(allow)?;
         let at = &self.candidates()[0];
         // Where a walk may swap it comes down to the least there is, or nearly; checkpoints do not.
         let least = at.numbers().largest_working_set().1.saturating_add(self.reserve_bytes);
@@ -453,22 +473,12 @@ fn greedy(graph: &Module, profile: &DeviceProfile) -> Result<Module, Error> {
 
 /// The smallest arena for which a quick method knows a plan; all stays in one of `kept` bytes.
 fn smallest(p: &memc_planner::Problem, kept: u64, allow: Allow) -> Result<u64, Error> {
-    let internal = |e: NoPlan| Error::Internal(e.to_string());
-    let request = Request { allow, effort: 0, ..Request::new(kept) };
-    if p.handling.is_empty() {
-        return memc_baselines::smallest(p, kept, &request).map_err(internal);
+    // Quick methods do not know how tensors are to be handled; all may stay.
+    if !p.handling.is_empty() {
+        return Ok(kept);
     }
-    // Only the default planner knows how tensors are to be handled.
-    let (mut low, mut least) = (p.largest_working_set().1, kept);
-    while least.saturating_sub(low) > kept / NEAR_SMALLEST {
-        let capacity = (low + (least - low) / 2) / ALIGN * ALIGN;
-        match memc_planner::solve(p, &PLANNERS[0], &Request { capacity, ..request }) {
-            Ok((plan, _)) => least = plan.evaluation.dev_bytes.min(capacity),
-            Err(NoPlan::Infeasible(_)) => low = capacity + ALIGN,
-            Err(failed) => return Err(internal(failed)),
-        }
-    }
-    Ok(least)
+    let request = Request { allow, ..Request::new(kept) };
+    memc_baselines::smallest(p, kept, &request).map_err(|e| Error::Internal(e.to_string()))
 }
 
 fn unknown_memory() -> Error {

@@ -49,7 +49,7 @@ const OPS_ON_HOST: usize = 4096;
 /// there, its step may be longer by this part.
 const LESS_BY_HOST: u64 = 200;
 
-/// Where everything fits, a plan is fast enough whose step is longer than it could be by this part.
+/// Where everything fits, a plan is fast enough whose step is longer than it could be by at most this part.
 const NEAR_IDEAL: u64 = 1000;
 
 /// Numbers of candidates that are planned.
@@ -363,8 +363,9 @@ impl Race<'_> {
         }
         // Where everything fits in another order of the same ops, little is left to gain.
         let same = self.candidates()[best.at].pose.formulation == candidate.pose.formulation;
-        let ideal = candidate.compute_ns();
-        if same && self.fits(best.at) && !self.fits(at) && step_ns <= ideal + ideal / NEAR_IDEAL {
+        let compute_ns = candidate.compute_ns();
+        let is_near = step_ns <= compute_ns + compute_ns / NEAR_IDEAL;
+        if same && is_near && self.fits(best.at) && !self.fits(at) {
             return true;
         }
         let Some(least) = self.bound_ns(at) else { return true };

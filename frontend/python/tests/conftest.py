@@ -4,7 +4,7 @@ import pytest
 
 
 @pytest.fixture(autouse=True)
-def alike(monkeypatch):
+def seeded_on_cpu(monkeypatch):
     try:
         import torch
     except ImportError:

@@ -106,7 +106,7 @@ impl<'a> Composition<'a> {
     fn ask<'b>(&mut self, planners: &[&'b Planner]) -> Vec<Answer<'b>> {
         // They need not look far where that takes long.
         let effort = if self.p.ops.len() >= MANY_OPS { 0 } else { self.request.effort };
-        let (p, brief) = (self.p, Request { effort, watch: &|_| {}, ..*self.request });
+        let (p, brief) = (self.p, Request { effort, watch: &|_| {}, alive: &|_| {}, ..*self.request });
         let answers: Vec<_> =
             planners.par_iter().map(|&planner| (planner, (planner.plan)(p, &brief))).collect();
         let mut asked = Vec::new();
@@ -122,7 +122,7 @@ impl<'a> Composition<'a> {
     /// Makes plans that fit of answers.
     fn fit(&mut self, asked: Vec<Answer<'_>>, calls: usize) {
         let (p, work) = (self.p, self.limits.layout_work);
-        let quiet = Request { watch: &|_| {}, ..*self.request };
+        let quiet = Request { watch: &|_| {}, alive: &|_| {}, ..*self.request };
         let fit = |(planner, found)| fit(p, planner, &quiet, found, (work, calls));
         let fitted: Vec<_> = asked.into_par_iter().map(fit).collect();
         for fitted in fitted {

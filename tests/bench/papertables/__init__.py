@@ -14,8 +14,8 @@ what it reads. So ratios compare, milliseconds do not. *Not given*: the paper ha
 step; it is negative where a planner overlaps the input's copy with the step before. *No plan*: the method does not reach the budget;
 *out of time*: it was stopped; *not measured*: left out (`--skip`). Planning times are from two cores that others used, too.
 `memc` is of a later build than the other planners. Since then only `swapadvisor` and `home` changed: figures 6, 9 and 10 show the
-new ones, both tables 2 the old ones. In figure 6, which is of an older build, `odswap` has up to 0.6 points less than in
-figures 9 and 10. Planning times of `swapadvisor` are left out where it was run for the course of its search. All planners are of one build in SwapAdvisor's table 1 and figure 7, HOME's figures 4, 7 and 8 and table 3, AutoSwap's figures, DELTA's
+new ones, both tables 2 the old ones. `odswap` of figure 6 is of an older build, and has up to 0.6 points less than in figures 9 and
+10. Planning times of `swapadvisor` are left out where it was run for the course of its search. All planners are of one build in SwapAdvisor's table 1 and figure 7, HOME's figures 4, 7 and 8 and table 3, AutoSwap's figures, DELTA's
 figures and table V, and TENSILE's five networks.
 """
 TAIL = """## What is not here

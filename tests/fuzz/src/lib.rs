@@ -9,9 +9,6 @@ mod plans;
 mod step;
 mod tensors;
 mod texts;
-#[path = "../../../codegen/cli/values.rs"]
-#[allow(dead_code, reason = "the parsers are a program's, which is no library")]
-mod values;
 mod wire;
 
 use std::path::{Path, PathBuf};

@@ -2,12 +2,13 @@
 
 use memc::{AllocOptions, Error, Instance, Search, Silent, Size};
 use memc_baselines::PLANNERS;
+use memc_cli::values;
 use memc_ir::recipe::{Loss, Optimizer, OptimizerSpec};
 use memc_passes::{DeviceProfile, GRAPH_PIPELINE, Pipeline};
 use memc_planner::{Allow, Decisions, evaluate, json};
 use memc_runtime::{InputSource, Rate};
 
-use crate::{step, values};
+use crate::step;
 
 fn text(data: &[u8]) -> Option<&str> {
     std::str::from_utf8(data).ok()

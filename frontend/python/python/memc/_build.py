@@ -42,11 +42,6 @@ class Built:
     complex: set[str] = field(default_factory=set)
 
 
-def seed() -> int:
-    """The seed that the user has given PyTorch, within an `i64`."""
-    return torch.initial_seed() % (1 << 63)
-
-
 def state_of(built: Built, name: str, tensor: torch.Tensor, role: str) -> Value:
     built.tensors[name] = tensor
     if tensor.is_complex():
@@ -94,7 +89,7 @@ def build_training(captured: Captured, optimizer: torch.optim.Optimizer, *, name
 
     An exported step has one learning rate, and each group's is a multiple of it.
     """
-    m = Module(name, seed())
+    m = Module(name, torch.initial_seed())
     built = Built(m, {})
     names = {id(p): name for name, p in captured.parameters.items()}
     groups = groups_of(optimizer, names)
@@ -160,7 +155,7 @@ def rate(m: Module, group: int, rates: list[float], exported: bool) -> Value:
 
 def build_forward(captured: Captured, *, name: str) -> Built:
     """The forward pass alone, with its results as outputs."""
-    built = Built(Module(name, seed()), {}, spec=captured.spec)
+    built = Built(Module(name, torch.initial_seed()), {}, spec=captured.spec)
     start = place_states(built, captured, set())
     values = in_parts(built.module, captured, start)
     cx = lowered(built, captured, values, 0, 1)

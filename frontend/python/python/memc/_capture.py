@@ -11,6 +11,7 @@ import contextlib
 import functools
 import inspect
 import re
+import threading
 import traceback
 from dataclasses import dataclass, field
 from typing import Any, Callable, Mapping
@@ -29,7 +30,7 @@ from . import _complex, _ops_index, _ops_math, _ops_nn, _ops_shape  # noqa: F401
 from ._decompositions import decompositions
 from ._errors import CaptureError, UnsupportedOp
 from ._functions import Functions
-from ._lower import is_users
+from ._lower import is_users, place
 from ._modules import require_shapes, unchanged
 
 
@@ -132,45 +133,60 @@ def as_loss(out) -> torch.Tensor:
 
 
 class Direct:
-    """A segment of `torch.utils.checkpoint` that is computed like any other code."""
+    """A segment of reentrant checkpointing, computed like any other code: without gradients where no argument has one."""
 
     @staticmethod
     def apply(function, _preserve, *args):
-        return function(*args)
+        has_gradient = any(isinstance(arg, torch.Tensor) and arg.requires_grad for arg in args)
+        with contextlib.nullcontext() if has_gradient else torch.no_grad():
+            return function(*args)
 
 
-def directly(*_args, **_kwargs):
-    """Nothing before such a segment, and nothing behind it."""
-    yield
+def directly(_function, *args, context_fn=None, **_kwargs):
+    """Stands for PyTorch's generator: enters the context that the user gives the forward pass, and does nothing else."""
+    given = [context_fn, *args]
+    contexts = next((f() for f in given if callable(f)), (contextlib.nullcontext(),))
+    # What a selective policy keeps is the plan's to decide.
+    selective = getattr(torch.utils.checkpoint, "_CachingTorchDispatchMode", ())
+    with contextlib.nullcontext() if isinstance(contexts[0], selective) else contexts[0]:
+        yield
 
 
-# What stands for parts of `torch.utils.checkpoint`. Versions of PyTorch have one of the two generators.
+# What stands for parts of `torch.utils.checkpoint`; not every version of PyTorch has all of them.
 CHECKPOINTS = {"CheckpointFunction": Direct, "_checkpoint_without_reentrant_generator": directly,
                "_checkpoint_without_reentrant_generator_impl": directly}
 
 
 @contextlib.contextmanager
-def without_checkpoints():
-    """Computes segments of `torch.utils.checkpoint` directly: the plan decides what is computed again.
+def without_checkpoints(with_gradients: bool):
+    """Computes segments of `torch.utils.checkpoint` directly, and lets `save_on_cpu` do nothing: the plan decides what leaves
+    the device and what is computed again.
 
-    Refuses other hooks on what gradients read.
+    Where gradients are wanted, other hooks on what they read are refused.
     """
-    module = torch.utils.checkpoint
+    module, saving = torch.utils.checkpoint, torch.autograd.graph.save_on_cpu
     before = {name: getattr(module, name) for name in CHECKPOINTS if hasattr(module, name)}
     for name in before:
         setattr(module, name, CHECKPOINTS[name])
-    refusal = "a step takes no hooks on saved tensors, such as save_on_cpu: its plan decides what leaves the device and what is " \
-              "computed again; leave them out"
+    saving.__enter__, saving.__exit__ = lambda self: None, lambda self, *_: None
+    refusal = "a step takes no hooks on saved tensors: its plan decides what leaves the device and what is computed again; " \
+              "leave them out"
     try:
-        with torch.autograd.graph.disable_saved_tensors_hooks(refusal):
+        with torch.autograd.graph.disable_saved_tensors_hooks(refusal) if with_gradients else contextlib.nullcontext():
             yield
     finally:
+        # Those of its base class.
+        del saving.__enter__, saving.__exit__
         for name, part in before.items():
             setattr(module, name, part)
 
 
+# Capture changes modules of PyTorch for a while.
+ALONE = threading.RLock()
+
+
 @contextlib.contextmanager
-def capturing(kinds: set[str]):
+def capturing(kinds: set[str], with_gradients: bool):
     """Ways of PyTorch while a step on devices of these kinds is captured: no ops that only one backend has."""
     compiler, autocast, tracer = torch.compiler, torch.autocast, PythonKeyTracer
     before, begin, frames = compiler._is_compiling_flag, autocast.__init__, tracer._filter_traceback_frames
@@ -192,7 +208,7 @@ def capturing(kinds: set[str]):
     try:
         # Modules that were compiled by PyTorch are captured as they are without.
         with sdpa_kernel(SDPBackend.MATH), torch.backends.cudnn.flags(enabled=False), \
-                torch.compiler.set_stance("force_eager"), without_checkpoints():
+                torch.compiler.set_stance("force_eager"), without_checkpoints(with_gradients):
             yield
     finally:
         torch._C._set_mkldnn_enabled(onednn)
@@ -258,7 +274,7 @@ def capture(model: torch.nn.Module, example_inputs, *, loss_fn: Callable | None 
     fake = lambda x: torch.empty(x.shape, dtype=x.dtype, device=device(x))
     kinds = {device(x).type for group in (parameters, buffers, tensors) for x in group.values()}
     try:
-        with torch.random.fork_rng(devices=[]), unchanged(model), capturing(kinds), mode:
+        with ALONE, torch.random.fork_rng(devices=[]), unchanged(model), capturing(kinds, bool(wanted)), mode:
             given = [{n: fake(t) for n, t in group.items()} for group in (parameters, buffers, tensors)]
             graph = make_fx(step, decompositions(), tracing_mode="real", record_stack_traces=True)(*given)
     except (DataDependentOutputException, DynamicOutputShapeException) as error:
@@ -281,7 +297,23 @@ def capture(model: torch.nn.Module, example_inputs, *, loss_fn: Callable | None 
             raise
         raise CaptureError(f"the step changes a tensor that is not one of the model's{users_line(error)}; make its module a part "
                            "of the model (torch.nn.ModuleDict), or put it into evaluation mode") from error
+    refuse_own(graph, {**parameters, **buffers})
     return labelled(graph, Captured(graph, parameters, buffers, dict(zip(names, leaves)), spec=out_spec[-1]), wanted)
+
+
+def refuse_own(graph: GraphModule, tensors: dict[str, torch.Tensor]) -> None:
+    """Refuses constants of the graph that are the model's own tensors: the step would never see them change."""
+    names = {tensor.untyped_storage().data_ptr(): name for name, tensor in tensors.items() if tensor.numel()}
+    for node in graph.graph.nodes:
+        if node.op != "get_attr":
+            continue
+        tensor = getattr(graph, node.target)
+        name = names.get(tensor.untyped_storage().data_ptr()) if isinstance(tensor, torch.Tensor) and tensor.numel() else None
+        if name is not None and tensor.device.type != "meta":
+            where = place(node)
+            raise CaptureError(f"the step reads `{name}` past its module{f' at {where}' if where else ''}, so that it would be a "
+                               "constant: through a reference that was taken before, or in a backward pass that computes a "
+                               "segment again; read it as an attribute of its module, and leave recomputation to the plan")
 
 
 def users_line_of_stack() -> str:

@@ -17,23 +17,23 @@ from torch.overrides import TorchFunctionMode
 functional = torch.nn.functional
 
 @torch.library.custom_op("memc::dropout", mutates_args=())
-def dropout(x: torch.Tensor, p: float, stream: int) -> torch.Tensor:
-    """Dropout whose mask depends on the stream, the micro-batch and the number of the step."""
+def dropout(x: torch.Tensor, p: float, mask: int) -> torch.Tensor:
+    """Dropout whose mask depends on the mask's number, the micro-batch and the number of the step."""
     raise NotImplementedError("memc::dropout runs only within a compiled step")
 
 
 @dropout.register_fake
-def _(x, p, stream):
+def _(x, p, mask):
     return torch.empty_like(x)
 
 
 def _setup(ctx, inputs, output):
-    _, ctx.p, ctx.stream = inputs
+    _, ctx.p, ctx.mask = inputs
 
 
 def _backward(ctx, grad):
-    # The mask is the same function of stream, step and element.
-    return dropout(grad, ctx.p, ctx.stream), None, None
+    # A mask has the same number forwards and backwards.
+    return dropout(grad, ctx.p, ctx.mask), None, None
 
 
 dropout.register_autograd(_backward, setup_context=_setup)
@@ -219,7 +219,7 @@ class Functions(TorchFunctionMode):
 
     def __init__(self):
         super().__init__()
-        self.streams = itertools.count()
+        self.masks = itertools.count()
         self.replaced = {
             functional.dropout: self.dropout, functional.scaled_dot_product_attention: self.attention,
             torch.dropout: lambda x, p, train: self.dropout(x, p, train),
@@ -239,7 +239,7 @@ class Functions(TorchFunctionMode):
     def drop(self, x: torch.Tensor, p: float) -> torch.Tensor:
         if p == 0.0:
             return x
-        return torch.zeros_like(x) if p == 1.0 else dropout(x, float(p), next(self.streams))
+        return torch.zeros_like(x) if p == 1.0 else dropout(x, float(p), next(self.masks))
 
     def dropout(self, input, p=0.5, training=True, inplace=False):
         if not training:

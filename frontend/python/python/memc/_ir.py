@@ -93,12 +93,20 @@ def broadcast(*shapes: Sequence[int]) -> tuple[int, ...]:
     return tuple(next((d for d in column if d != 1), 1) for column in columns)
 
 
+def hash32(number: int) -> int:
+    """Bits of a number, well mixed (the finalizer of SplitMix64; Steele, Lea and Flood, 2014)."""
+    z = (number * 0x9e3779b97f4a7c15) % (1 << 64)
+    z = ((z ^ (z >> 30)) * 0xbf58476d1ce4e5b9) % (1 << 64)
+    z = ((z ^ (z >> 27)) * 0x94d049bb133111eb) % (1 << 64)
+    return (z ^ (z >> 31)) >> 32
+
+
 class Module:
     """A graph-phase module that grows by one op at a time."""
 
     def __init__(self, name: str, seed: int = 0):
         self.name = name
-        # Of all random numbers.
+        # Of all random numbers; any integer.
         self.seed = seed
         self.lines: list[str] = []
         self.ends: list[str] = []
@@ -143,9 +151,12 @@ class Module:
         return self._step
 
     def stream(self) -> int:
-        """Number of a stream of random numbers that nothing else draws from."""
+        """Number of a stream of random numbers that nothing else of the module draws from, a `u32`.
+
+        The seed is a part of it: attributes that kernels have as literals would have to be compiled for every seed.
+        """
         self.streams += 1
-        return self.streams
+        return (hash32(self.seed) + self.streams) % (1 << 32)
 
     def constant(self, values: Sequence | float | int | bool, dtype: str, shape: Sequence[int] = ()) -> Value:
         """A constant: one number everywhere, or a flat list of numbers."""

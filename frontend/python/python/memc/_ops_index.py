@@ -229,14 +229,14 @@ def dropout(cx, node):
     # Each micro-batch has masks of its own, which its gradients have, too.
     if mask not in cx.streams:
         cx.streams[mask] = cx.m.stream()
-    return cx.m.op("dropout", [cx.value(x), cx.m.step()], cx.type(node), ratio=float(ratio), seed=cx.m.seed,
+    return cx.m.op("dropout", [cx.value(x), cx.m.step()], cx.type(node), ratio=float(ratio), seed=0,
                    stream=cx.streams[mask])
 
 
 def floats(cx: Lowering, node: Node, kind: str, **attrs) -> Value:
     """Random `f32` of the node's shape, new ones in each step."""
     shape = cx.type(node).shape
-    return cx.m.op(kind, [cx.m.step()], Type("f32", shape), seed=cx.m.seed, stream=cx.m.stream(), shape=shape, **attrs)
+    return cx.m.op(kind, [cx.m.step()], Type("f32", shape), seed=0, stream=cx.m.stream(), shape=shape, **attrs)
 
 
 def drawn(cx: Lowering, node: Node, kind: str, **attrs) -> Value:
@@ -267,7 +267,7 @@ def normal(cx, node):
 @rule("bernoulli.p")
 def bernoulli_p(cx, node):
     type = cx.type(node)
-    mask = cx.m.op("random_mask", [cx.m.step()], Type("bool", type.shape), ratio=1.0 - float(node.args[1]), seed=cx.m.seed,
+    mask = cx.m.op("random_mask", [cx.m.step()], Type("bool", type.shape), ratio=1.0 - float(node.args[1]), seed=0,
                    stream=cx.m.stream(), shape=type.shape)
     return cx.m.cast(mask, type.dtype)
 

@@ -128,7 +128,7 @@ class Step:
 
     def _repr_html_(self) -> str:
         # A frame keeps the page's style out of the notebook.
-        return f'<iframe srcdoc="{html.escape(self.report())}" width="100%" height="640" style="border: 0"></iframe>'
+        return f'<iframe title="memc report" srcdoc="{html.escape(self.report())}" width="100%" height="640" style="border: 0"></iframe>'
 
     def __repr__(self) -> str:
         size = lambda n: f"{n / 2**20:.1f} MiB"
@@ -418,10 +418,14 @@ def captured_training(model, loss_fn, optimizer, example_inputs, compute, accumu
         raise CaptureError("the loss depends on none of the optimizer's parameters; check requires_grad and detach")
     built = build_training(captured, optimizer, name=type(model).__name__, accumulate=accumulate,
                            clip_norm=clip_grad_norm, clip_value=clip_grad_value, exported=exported)
+    return captured, built, pytree.tree_structure(example_inputs)
+
+
+def tell_of_random_numbers(built: Built) -> None:
+    """Once for each line that builds such steps."""
     if built.module.streams:
         warnings.warn("dropout and other random numbers of the step are memc's, not PyTorch's: a function of the step's number "
                       "and of torch.initial_seed()", stacklevel=3)
-    return captured, built, pytree.tree_structure(example_inputs)
 
 
 def train_step(model: torch.nn.Module, loss_fn: Callable | None, optimizer: torch.optim.Optimizer, example_inputs, *,
@@ -444,6 +448,7 @@ def train_step(model: torch.nn.Module, loss_fn: Callable | None, optimizer: torc
     """
     captured, built, spec = captured_training(model, loss_fn, optimizer, example_inputs, compute, accumulate,
                                               clip_grad_norm, clip_grad_value)
+    tell_of_random_numbers(built)
     name, where = placed(device, model)
     plan = compiled(built, budget, name, options)
     return TrainStep(model, optimizer, built, plan, spec, captured.examples, where, threads, tune)
@@ -455,6 +460,7 @@ def eval_step(model: torch.nn.Module, example_inputs, *, budget: str | int | Non
     example_inputs = normal(example_inputs)
     captured = capture(model, example_inputs, compute=compute)
     built = build_forward(captured, name=type(model).__name__)
+    tell_of_random_numbers(built)
     name, where = placed(device, model)
     plan = compiled(built, budget, name, options)
     return EvalStep(model, built, plan, pytree.tree_structure(example_inputs), captured.examples, where, threads, tune)
@@ -506,6 +512,7 @@ def export_step(path: str | pathlib.Path, model: torch.nn.Module, loss_fn: Calla
 
     _, built, _ = captured_training(model, loss_fn, optimizer, example_inputs, compute, accumulate, clip_grad_norm,
                                     clip_grad_value, exported=True)
+    tell_of_random_numbers(built)
     base = pathlib.Path(path)
     base = base.with_suffix("") if base.suffix == ".mir" else base
     # The name may have dots of its own.
