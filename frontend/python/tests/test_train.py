@@ -503,6 +503,82 @@ def test_wrong_labels_are_refused_before_the_step():
     assert step.steps_done == 1
 
 
+def test_wrong_indices_are_refused_before_the_step():
+    """Kernels would take -1 for the last row."""
+    model = nn.Sequential(nn.Embedding(5, 4), nn.Flatten(), nn.Linear(8, 3))
+    x, y = torch.zeros(2, 2, dtype=torch.int64), torch.zeros(2, dtype=torch.int64)
+    step = memc.train_step(model, F.cross_entropy, torch.optim.SGD(model.parameters(), lr=0.1), (x, y))
+    for index, match in ((-1, "the index -1"), (5, "5 at .1, 1.")):
+        with pytest.raises(memc.DataError, match=match):
+            step(torch.tensor([[0, 1], [2, index]]), y)
+    assert step.steps_done == 0
+
+
+def test_a_batch_norm_of_short_numbers():
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(144, 3)).bfloat16()
+    twin = copy.deepcopy(model)
+    x, y = torch.randn(4, 3, 8, 8).bfloat16(), torch.randint(0, 3, (4,))
+    step = memc.train_step(model, F.cross_entropy, torch.optim.SGD(model.parameters(), lr=0.1), (x, y))
+    loss = F.cross_entropy(twin(x), y)
+    assert float(step(x, y)) == pytest.approx(loss.item(), rel=2e-2)
+    assert torch.allclose(model[1].running_var.float(), twin[1].running_var.float(), rtol=2e-2)
+
+
+def test_a_model_that_has_changed_is_told_or_refused():
+    class Scaled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer, self.drop, self.beta = nn.Linear(4, 4), nn.Dropout(0.5), 1.0
+
+        def forward(self, x):
+            return self.beta * self.layer(self.drop(x))
+
+    def built():
+        model = Scaled()
+        return model, memc.train_step(model, F.mse_loss, torch.optim.SGD(model.parameters(), lr=0.1), (x, x))
+
+    x = torch.randn(2, 4)
+    model, step = built()
+    model.beta = 0.5
+    with pytest.warns(UserWarning, match="`beta` of the model is 0.5 now"):
+        step(x, x)
+    model, step = built()
+    model.drop.p = 0.1
+    with pytest.warns(UserWarning, match="`p` of module `drop` is 0.1 now"):
+        step(x, x)
+    model, step = built()
+    with torch.autocast("cpu", torch.bfloat16), pytest.warns(UserWarning, match="autocast around"):
+        step(x, x)
+    model.layer = nn.Linear(4, 4)
+    with pytest.raises(memc.CaptureError, match="`layer` is another one"):
+        step(x, x)
+    model, step = built()
+    model.layer.weight = nn.Parameter(torch.zeros(4, 4))
+    with pytest.raises(memc.CaptureError, match="`layer.weight` is another one"):
+        step(x, x)
+
+
+def test_random_numbers_go_on_behind_a_checkpoint(tmp_path):
+    """SGD keeps no count of steps, by which masks are drawn."""
+    x, rate = torch.ones(2000), torch.optim.SGD
+
+    def built():
+        model = Masked()
+        return model, memc.train_step(model, lambda out, w: (out * w).sum(), rate(model.parameters(), lr=0.001), (x, x))
+
+    torch.manual_seed(5)
+    model, step = built()
+    losses = [float(step(x, x)) for _ in range(2)]
+    saved = copy.deepcopy(model.state_dict())
+    # The whole model can be saved while a step has it.
+    torch.save(model, tmp_path / "model.pt")
+    losses.append(float(step(x, x)))
+    model, again = built()
+    model.load_state_dict(saved)
+    again.steps_done = 2
+    assert float(again(x, x)) == losses[2] != losses[0]
+
+
 def test_evaluation_between_steps():
     model = Net()
     data = batches(2)

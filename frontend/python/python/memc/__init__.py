@@ -27,6 +27,10 @@ __all__ = [
 ]
 
 
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
 def __getattr__(name: str):
     if name not in _OF_TORCH:
         raise AttributeError(f"module `memc` has no attribute `{name}`")

@@ -22,6 +22,8 @@ class Built:
     module: Module
     # Names of the module's inputs for each input of the user's step, one for each micro-batch.
     inputs: dict[str, list[str]]
+    # Names of the user's inputs that are indices of tables.
+    indices: set[str] = field(default_factory=set)
     # Names of the learning rates' inputs, by parameter group.
     rates: list[str] = field(default_factory=list)
     # States that are parameters and buffers, by their names in the user's module.
@@ -66,6 +68,23 @@ def in_parts(m: Module, captured: Captured, states: dict[str, Value]) -> dict[st
     return {name: split(m, value) if tensors[name].is_complex() else value for name, value in states.items()}
 
 
+# Ops that read rows at indices from 0, and the place of these among their arguments.
+TABLES = {"aten.embedding.default": 1, "aten.gather.default": 2, "aten.index_select.default": 2}
+SAME_VALUES = {"aten.view.default", "aten.reshape.default", "aten._to_copy.default", "aten.clone.default", "aten.alias.default",
+               "aten.unsqueeze.default", "aten.squeeze.dim", "aten.expand.default", "aten.detach.default"}
+
+
+def is_index(node: torch.fx.Node) -> bool:
+    """Whether an op takes the elements of a value for indices of a table."""
+    for user in node.users:
+        at = TABLES.get(str(user.target))
+        if at is not None and len(user.args) > at and user.args[at] is node:
+            return True
+        if str(user.target) in SAME_VALUES and is_index(user):
+            return True
+    return False
+
+
 def lowered(built: Built, captured: Captured, values: dict[str, Lowered], micro: int, count: int) -> Lowering:
     """One more micro-batch of the captured graph."""
     cx = Lowering(built.module)
@@ -77,6 +96,8 @@ def lowered(built: Built, captured: Captured, values: dict[str, Lowered], micro:
         fed = {"source": f'"{name}"'} | ({"micro": micro} if count > 1 else {})
         value = built.module.input(name, tensor_type(tensor, name), **fed)
         built.inputs.setdefault(name, []).append(value.name)
+        if not tensor.is_floating_point() and is_index(node):
+            built.indices.add(name)
         cx.values[node] = split(built.module, value) if tensor.is_complex() else value
     cx.run(captured.graph.graph)
     built.frozen |= cx.frozen

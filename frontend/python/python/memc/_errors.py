@@ -22,3 +22,8 @@ class UnsupportedOp(_native.UnsupportedOp):
 
 class CaptureError(InvalidModel):
     """A step that cannot be captured: its Python code depends on data, or its optimizer is not known."""
+
+
+for _own in (CaptureError, UnsupportedOp):
+    # Where users find it.
+    _own.__module__ = "memc"

@@ -37,6 +37,30 @@ def shown(value: Any) -> str:
     return f"{value!r:.40}" if isinstance(value, PLAIN) else type(value).__name__
 
 
+class AsBuilt:
+    """What a model was when a step was built: its parameters and modules, the modes of these, and their plain attributes."""
+
+    def __init__(self, model: torch.nn.Module):
+        modules = list(model.named_modules())
+        self.parts = [(name, m, part, key, value) for name, m in modules for part in (m._parameters, m._modules)
+                      for key, value in part.items()]
+        self.plain = [(name, m.__dict__, key, value) for name, m in modules for key, value in m.__dict__.items()
+                      if isinstance(value, PLAIN) and value == value]
+
+    def replaced(self) -> str | None:
+        """Name of a parameter or module that is another one now."""
+        at = lambda name, key: f"{name}.{key}" if name else key
+        return next((at(name, key) for name, _, part, key, value in self.parts if part.get(key) is not value), None)
+
+    def changed(self) -> tuple[str, str, Any, Any] | None:
+        """A plain attribute that has another value now: name of its module, its own, the value before and now."""
+        for name, attributes, key, value in self.plain:
+            now = attributes.get(key)
+            if now is not value and now != value:
+                return name, key, value, now
+        return None
+
+
 @contextlib.contextmanager
 def unchanged(model: torch.nn.Module):
     """Takes back what Python code of the modules changes in them, and warns of it.

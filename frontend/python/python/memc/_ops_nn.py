@@ -257,8 +257,12 @@ def batch_norm(cx, node):
     if running[0] is not None:
         count = x.type.elements // channels[0]
         kept = 1.0 - float(momentum)
-        average = lambda old, new, factor: m.op("moving_average", [cx.value(old), new], cx.value(old).type,
-                                                momentum=kept, scale=factor)
+
+        def average(old, new, factor):
+            old = cx.value(old)
+            wide = m.op("moving_average", [m.cast(old, "f32"), new], stats, momentum=kept, scale=factor)
+            return m.cast(wide, old.type.dtype)
+
         # PyTorch keeps the unbiased variance.
         results += [average(running[0], mean, 1.0), average(running[1], variance, count / max(1, count - 1))]
     return results

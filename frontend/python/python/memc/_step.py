@@ -23,7 +23,7 @@ from ._build import Built, build_forward, build_training
 from ._capture import capture
 from ._errors import CaptureError, DataError, DeviceError
 from ._lower import DTYPES
-from ._modules import shown
+from ._modules import AsBuilt, shown
 from ._optim import hyperparameters
 
 TORCH = {name: dtype for dtype, name in DTYPES.items()}
@@ -117,14 +117,20 @@ class Step:
 
     @property
     def steps_done(self) -> int:
+        """Number of steps so far, by which the next one draws its random numbers. It can be set."""
         return self._session.steps_done
 
-    def report(self, path: str | pathlib.Path | None = None) -> str:
-        """Page (HTML) about the plan; written to `path` where one is given."""
+    @steps_done.setter
+    def steps_done(self, count: int) -> None:
+        self._session.set_steps(count)
+
+    def report(self, path: str | pathlib.Path | None = None) -> str | None:
+        """Page (HTML) about the plan: written to `path`, or else returned."""
         page = self.plan.report()
-        if path is not None:
-            pathlib.Path(path).write_text(page, encoding="utf-8")
-        return page
+        if path is None:
+            return page
+        pathlib.Path(path).write_text(page, encoding="utf-8")
+        return None
 
     def _repr_html_(self) -> str:
         # A frame keeps the page's style out of the notebook.
@@ -156,8 +162,9 @@ class Step:
             raise DataError("a step takes no closure: it computes loss, gradients and update itself; "
                             "call it with the batch, as in step(x, y)")
         if pytree.tree_structure(inputs) != self._spec:
-            raise DataError(f"the step takes inputs as in example_inputs ({', '.join(self._examples)}); "
-                            f"it was called with {len(leaves)} of another structure")
+            by_name = f" by the names {', '.join(map(str, kwargs))}" if kwargs else ""
+            raise DataError(f"the step takes inputs as in example_inputs ({', '.join(self._examples)}), which was "
+                            f"a {self._spec.type.__name__}; it was called with {len(leaves)}{by_name} of another structure")
         fed = []
         for (name, example), tensor in zip(self._examples.items(), leaves):
             if not isinstance(example, torch.Tensor):
@@ -167,8 +174,14 @@ class Step:
                 continue
             if not isinstance(tensor, torch.Tensor):
                 raise DataError(f"input `{name}` is {shown(tensor)}, and the step was built for a tensor")
+            # Kernels take indices from the end as well. Indices beyond it are refused by the session.
+            if name in self._built.indices and tensor.numel() and (least := int(tensor.min())) < 0:
+                raise DataError(f"input `{name}` has the index {least}; those of a table begin with 0")
             parts = self._built.inputs[name]
             shape = (example.shape[0] * len(parts), *example.shape[1:]) if len(parts) > 1 else tuple(example.shape)
+            if tuple(tensor.shape) == tuple(shape) and tensor.dtype != example.dtype:
+                raise DataError(f"input `{name}` is {tensor.dtype}, and the step was built for {example.dtype}; give it with "
+                                f".to({example.dtype})")
             if tuple(tensor.shape) != tuple(shape) or tensor.dtype != example.dtype:
                 raise DataError(f"input `{name}` is {tensor.dtype} {tuple(tensor.shape)}, and the step was built for "
                                 f"{example.dtype} {tuple(shape)}; build a step for each shape (drop_last=True keeps a "
@@ -218,12 +231,13 @@ class TrainStep(Step):
         # size of each group.
         updated = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
         self._wanted = {name: p.requires_grad for name, p in self._names.items() if id(p) in updated}
-        self._modes = [(name, module, module.training) for name, module in model.named_modules()]
+        self._built_of = AsBuilt(model)
+        self._autocast = autocast_of()
         self._sizes = [len(group["params"]) for group in optimizer.param_groups]
         # Where tensors go when the step is closed.
         self._homes = {name: tensor.device for name, tensor in built.tensors.items()}
         self._homes |= {state: self._homes[parameter] for parameter, _, state in built.optimizer}
-        self._has_told_mode = False
+        self._has_told = False
         # One number for each parameter, on memory that is filled at once.
         self._counts = torch.zeros(len(built.trained))
         super().__init__(built, plan, spec, examples, device, threads, tune)
@@ -231,8 +245,8 @@ class TrainStep(Step):
             self._adopt(name, tensor)
         self._session.set_steps(self._steps_before())
         self._install()
-        self._hooks = [model.register_load_state_dict_post_hook(lambda *_: self._check_loaded()),
-                       optimizer.register_load_state_dict_post_hook(lambda *_: self._reload())]
+        self._hooks = [model.register_load_state_dict_post_hook(OnLoad(self._check_loaded)),
+                       optimizer.register_load_state_dict_post_hook(OnLoad(self._reload))]
 
     @contextlib.contextmanager
     def _room(self, contents: dict[str, torch.Tensor]):
@@ -333,12 +347,28 @@ class TrainStep(Step):
                 raise CaptureError(f"`{name}` wants {now} now, and the step was built with {then}; build a new step")
         if [len(group["params"]) for group in self.optimizer.param_groups] != self._sizes:
             raise CaptureError("the optimizer has other parameters than when the step was built; build a new step")
-        other = next(((name, then) for name, module, then in self._modes if module.training != then), None)
-        if other is not None and not self._has_told_mode:
-            self._has_told_mode = True
+        replaced = self._built_of.replaced()
+        if replaced is not None:
+            raise CaptureError(f"`{replaced}` is another one than when the step was built; make a new optimizer, and build a new "
+                               "step")
+        if not self._has_told:
+            self._tell_of_changes()
+
+    def _tell_of_changes(self) -> None:
+        """Warns once of what the step does not follow."""
+        text = None
+        if (changed := self._built_of.changed()) is not None:
+            name, key, then, now = changed
+            of = f"module `{name}`" if name else "the model"
             mode = lambda is_training: "training" if is_training else "evaluation"
-            warnings.warn(f"{f'module `{other[0]}`' if other[0] else 'the model'} is in {mode(not other[1])} mode, and the step "
-                          f"goes on in {mode(other[1])} mode, as it was built", stacklevel=3)
+            text = f"{of} is in {mode(now)} mode, and the step goes on in {mode(then)} mode, as it was built" \
+                if key == "training" else f"`{key}` of {of} is {shown(now)} now, and the step goes on with {shown(then)}, as it " \
+                "was built; give what changes as an input"
+        elif autocast_of() - self._autocast:
+            text = "autocast around a call of the step changes nothing; enter it while the step is built, or within compute"
+        if text is not None:
+            self._has_told = True
+            warnings.warn(text, stacklevel=4)
 
     def _rates(self) -> list[tuple[str, torch.Tensor]]:
         """Learning rates of the groups, which must be as they were otherwise."""
@@ -390,6 +420,25 @@ class EvalStep(Step):
         return pytree.tree_unflatten(values, self._built.spec)
 
 
+def autocast_of() -> set[str]:
+    """Kinds of devices for which autocast is on."""
+    return {kind for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind)}
+
+
+class OnLoad:
+    """A hook behind the loading of states. Copies of it, as of a module that is saved, do nothing."""
+
+    def __init__(self, function: Callable | None = None):
+        self.function = function
+
+    def __call__(self, *_) -> None:
+        if self.function is not None:
+            self.function()
+
+    def __reduce__(self):
+        return OnLoad, ()
+
+
 def normal(inputs):
     """Example inputs as a tuple or a dictionary, with tensors for arrays."""
     single = isinstance(inputs, torch.Tensor) or hasattr(inputs, "__dlpack__")
@@ -429,7 +478,7 @@ def tell_of_random_numbers(built: Built) -> None:
 
 
 def train_step(model: torch.nn.Module, loss_fn: Callable | None, optimizer: torch.optim.Optimizer, example_inputs, *,
-               budget: str | int | None = None, compute: Callable | None = None, accumulate: int = 1,
+               budget: str | float | None = None, compute: Callable | None = None, accumulate: int = 1,
                clip_grad_norm: float | None = None, clip_grad_value: float | None = None, device: str | None = None,
                threads: int = 0, tune: bool = False, **options) -> TrainStep:
     """Compiles a training step of `model` into a plan that fits `budget` bytes of the device.
@@ -454,7 +503,7 @@ def train_step(model: torch.nn.Module, loss_fn: Callable | None, optimizer: torc
     return TrainStep(model, optimizer, built, plan, spec, captured.examples, where, threads, tune)
 
 
-def eval_step(model: torch.nn.Module, example_inputs, *, budget: str | int | None = None, compute: Callable | None = None,
+def eval_step(model: torch.nn.Module, example_inputs, *, budget: str | float | None = None, compute: Callable | None = None,
               device: str | None = None, threads: int = 0, tune: bool = False, **options) -> EvalStep:
     """Compiles the forward pass of `model`, in the mode it is in, within `budget` bytes of the device."""
     example_inputs = normal(example_inputs)
@@ -477,7 +526,7 @@ def placed(device: str | None, model: torch.nn.Module) -> tuple[str, torch.devic
 
 
 def compiled(built: Built, budget, device: str, options: dict):
-    budget = f"{budget}B" if isinstance(budget, int) else budget
+    budget = f"{int(budget)}B" if isinstance(budget, (int, float)) else budget
     # The user may change a tensor at any time, in ways that nothing tells: a state has to lie in one place.
     options = {"copies": False, **options}
     with stages(options):
