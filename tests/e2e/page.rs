@@ -1,12 +1,11 @@
 //! Pages of plans: what they show, and that they show nothing else.
 
-use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use memc_plan::{Action, Plan, PlanFile, Space};
 use memc_runtime::RunOptions;
 
-use crate::support::{memc_fails, memc_ok, put, run, verified};
+use crate::support::{memc_fails, memc_ok, put, run, skipped, verified};
 
 const MODEL: &str = "models/cnn_bn/training_model.onnx";
 const TEXT: &str = "models/gen/gpt_text.dynamic.onnx";
@@ -349,10 +348,7 @@ document.body.append(out);
 #[test]
 fn a_browser_opens_a_page() {
     let Some(browser) = browser() else {
-        // Not by a macro: tests that pass would keep it to themselves.
-        let said = b"SKIPPED: a page in a browser (MEMC_BROWSER names one of Chromium's)\n";
-        std::io::stderr().write_all(said).unwrap();
-        return;
+        return skipped("a page in a browser (MEMC_BROWSER names one of Chromium's)");
     };
     let folder = tempfile::tempdir().unwrap();
     let path = compile(folder.path(), MODEL, &["--gpu-mem", "peak*80%"]);

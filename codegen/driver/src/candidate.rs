@@ -244,16 +244,21 @@ pub(crate) fn handle(p: &mut memc_planner::Problem, poses: &Poses, all: bool) ->
 
 /// The states that the user's ops on the host change.
 fn hosted(p: &memc_planner::Problem, host: &HostOps) -> BTreeSet<TensorId> {
-    let is_named = |op: &memc_planner::Op| match host {
-        HostOps::None | HostOps::Best => false,
-        HostOps::Named(names) => names.contains(&op.name),
-        HostOps::Updating(patterns) => op.writes.iter().any(|&t| {
-            let tensor = &p.tensors[t];
-            tensor.persistent() && patterns.iter().any(|pattern| pattern.matches(&tensor.name))
-        }),
+    let ops: Vec<OpPos> = match host {
+        HostOps::None | HostOps::Best => Vec::new(),
+        HostOps::Named(names) => {
+            p.ops.iter().filter(|(_, op)| names.contains(&op.name)).map(|(at, _)| at).collect()
+        }
+        HostOps::Updating(patterns) => patterns.iter().flat_map(|pattern| updates(p, pattern)).collect(),
     };
-    let ops = p.ops.values().filter(|op| op.host_ns.is_some() && is_named(op));
+    let ops = ops.into_iter().map(|at| &p.ops[at]).filter(|op| op.host_ns.is_some());
     ops.flat_map(|op| op.writes.iter().copied()).filter(|&t| p.tensors[t].persistent()).collect()
+}
+
+/// The ops that change states whose names match.
+fn updates(p: &memc_planner::Problem, pattern: &Pattern) -> Vec<OpPos> {
+    let states = p.tensors.values().filter(|t| t.persistent() && pattern.matches(&t.name));
+    states.flat_map(|state| state.writes.iter().copied()).collect()
 }
 
 /// The tensors of a job that may not be swapped: all but the largest, and those on the host.
@@ -292,15 +297,13 @@ pub(crate) fn updating(candidate: &Candidate, patterns: &[Pattern]) -> Result<Ca
     let p = candidate.numbers();
     let mut ops = BTreeSet::new();
     for pattern in patterns {
-        let states = p.tensors.values().filter(|t| t.persistent() && pattern.matches(&t.name));
-        let updates: Vec<OpPos> = states.flat_map(|state| state.writes.iter().copied()).collect();
+        let updates = updates(p, pattern);
         if updates.is_empty() {
             return Err(Error::Usage(format!(
                 "--host {pattern}: no state that the step changes is called so; `memc explain` lists them"
             )));
         }
-        let is_update = |&at: &OpPos| p.can_run_on_host(at) != Err(NotOnHost::NoTime);
-        let able: Vec<OpPos> = updates.iter().copied().filter(is_update).collect();
+        let able: Vec<OpPos> = updates.iter().copied().filter(|&at| p.ops[at].host_ns.is_some()).collect();
         ops.extend(if able.is_empty() { updates } else { able });
     }
     on_host(candidate, ops)

@@ -529,8 +529,10 @@ def test_a_model_that_has_changed_is_told_or_refused():
         def __init__(self):
             super().__init__()
             self.layer, self.drop, self.beta = nn.Linear(4, 4), nn.Dropout(0.5), 1.0
+            self.seen = (0, 0)
 
         def forward(self, x):
+            self.seen = (x, x)
             return self.beta * self.layer(self.drop(x))
 
     def built():
@@ -541,6 +543,11 @@ def test_a_model_that_has_changed_is_told_or_refused():
     model, step = built()
     model.beta = 0.5
     with pytest.warns(UserWarning, match="`beta` of the model is 0.5 now"):
+        step(x, x)
+    model, step = built()
+    # What evaluation leaves need not compare.
+    model(x)
+    with pytest.warns(UserWarning, match="`seen` of the model is tuple now"):
         step(x, x)
     model, step = built()
     model.drop.p = 0.1

@@ -16,6 +16,7 @@ from torch.overrides import TorchFunctionMode
 
 functional = torch.nn.functional
 
+
 @torch.library.custom_op("memc::dropout", mutates_args=())
 def dropout(x: torch.Tensor, p: float, mask: int) -> torch.Tensor:
     """Dropout whose mask depends on the mask's number, the micro-batch and the number of the step."""

@@ -14,6 +14,11 @@ from ._errors import CaptureError
 PLAIN = (int, float, str, tuple, type(None), torch.dtype, torch.device)
 
 
+def is_plain(value: Any) -> bool:
+    """Whether a value compares as a whole: a number, a text, or a tuple of such."""
+    return isinstance(value, PLAIN) and (not isinstance(value, tuple) or all(map(is_plain, value)))
+
+
 def require_shapes(model: torch.nn.Module) -> None:
     """Refuses lazy modules whose parameters have no shape yet."""
     lazy = torch.nn.parameter.UninitializedTensorMixin
@@ -34,7 +39,7 @@ def is_renewed(module: torch.nn.Module, key: str) -> bool:
 def shown(value: Any) -> str:
     if isinstance(value, torch.Tensor):
         return f"a tensor of shape {tuple(value.shape)}"
-    return f"{value!r:.40}" if isinstance(value, PLAIN) else type(value).__name__
+    return f"{value!r:.40}" if is_plain(value) else type(value).__name__
 
 
 class AsBuilt:
@@ -45,7 +50,7 @@ class AsBuilt:
         self.parts = [(name, m, part, key, value) for name, m in modules for part in (m._parameters, m._modules)
                       for key, value in part.items()]
         self.plain = [(name, m.__dict__, key, value) for name, m in modules for key, value in m.__dict__.items()
-                      if isinstance(value, PLAIN) and value == value]
+                      if is_plain(value) and value == value]
 
     def replaced(self) -> str | None:
         """Name of a parameter or module that is another one now."""
@@ -56,7 +61,7 @@ class AsBuilt:
         """A plain attribute that has another value now: name of its module, its own, the value before and now."""
         for name, attributes, key, value in self.plain:
             now = attributes.get(key)
-            if now is not value and now != value:
+            if now is not value and not same(now, value):
                 return name, key, value, now
         return None
 
@@ -94,4 +99,4 @@ def unchanged(model: torch.nn.Module):
 
 def same(a: Any, b: Any) -> bool:
     """Whether two plain values are equal."""
-    return isinstance(a, PLAIN) and type(a) is type(b) and a == b
+    return is_plain(a) and is_plain(b) and type(a) is type(b) and a == b
