@@ -59,7 +59,7 @@ def cell(network, batch, device, options, share, *more):
         alive = json.loads(Path(curve.name).read_text())["alive"] if r["feasible"] else []
     # Times of choices that fit in bytes, before they have offsets.
     r["unlaid_over_ideal"] = min((row[2] for row in alive), default=0) / r["ideal_ns"] or None
-    wanted = ["step_over_ideal", "step_over_bound", "unlaid_over_ideal", "formulation", "swap_out_bytes", "recompute_ns", "evaluations"]
+    wanted = ["step_over_ideal", "step_over_bound", "step_over_given_order_bound", "unlaid_over_ideal", "formulation", "swap_out_bytes", "recompute_ns", "evaluations"]
     row = {"network": network, "batch": batch, "device": device, "share": share}
     return row | {name: r.get(name) for name in wanted} | {"seconds": round(time.monotonic() - begun, 1)}
 

@@ -201,6 +201,27 @@ fn recomputation_wins_on_a_slow_link_and_keeps_every_bit() {
     crate::support::run(&plan, folder.path(), crate::support::verified(2, 5));
 }
 
+/// One run makes several results of an op again, with the bits of the first.
+#[test]
+fn several_results_are_made_again_by_one_run() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str| folder.path().join(name);
+    let decisions = file("a.dec").display().to_string();
+    let model = "models/bert_tiny_dropout/training_model.onnx";
+    let trained =
+        [&["--gpu-mem", "1610931577B", "--no-swap", "--decisions", &decisions][..], &[]].map(|flags| {
+            let plan = file("a.plan");
+            let args = ["compile", model, "--device", "h100", "--formulation", "own", "-o"];
+            memc_ok(&[&args[..], &[&plan.display().to_string()], flags].concat());
+            crate::support::run(&plan, folder.path(), crate::support::verified(3, 7))
+        });
+    assert!(trained[0].losses == trained[1].losses && trained[0].states == trained[1].states);
+    let text = std::fs::read_to_string(decisions).unwrap();
+    let again = text.lines().filter_map(|line| line.strip_prefix("recompute ")?.split_once(" at "));
+    let made = again.map(|(_, places)| places.matches('%').count()).max();
+    assert!(made >= Some(2), "{text}");
+}
+
 #[test]
 fn rewriting_for_memory_says_what_it_saves_and_a_plan_remembers_whether_it_was_done() {
     let folder = tempfile::tempdir().unwrap();

@@ -137,6 +137,7 @@ fn plan_and_compile_find_the_same_plan() {
             assert_eq!(numbers[field], compiled[field], "{budget}: {field}");
         }
         assert!(number(&compiled, "bound_ns") <= number(&compiled, "step_ns"), "{compiled}");
+        assert!(number(&numbers, "given_order_bound_ns") >= number(&numbers, "ideal_ns"), "{numbers}");
     }
 }
 

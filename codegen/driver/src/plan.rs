@@ -167,7 +167,13 @@ impl Outcome {
             (true, false) => "fixed order, this formulation with these ops on the host",
             (false, false) => "any order, this formulation with these ops on the host",
         };
-        Some((instance.least_bound(self.budget, allow, order, &pose.host)?, extent))
+        Some((self.bound_in(instance, allow, order)?, extent))
+    }
+
+    /// The certified bound in ns for plans in an order, or in any, with the plan's ops on the host.
+    pub fn bound_in(&self, instance: &Instance, allow: Allow, order: Option<Order>) -> Option<u64> {
+        let solved = self.plan.as_ref().ok()?;
+        instance.least_bound(self.budget, allow, order, &solved.schedule.decisions.pose.host)
     }
 }
 

@@ -1,7 +1,6 @@
 //! Figures of a plan: one form for every command that plans.
 
-use memc_planner::Allow;
-use memc_planner::{Evaluation, NoPlan};
+use memc_planner::{Allow, Evaluation, NoPlan, Order};
 use serde::Serialize;
 
 use crate::error::Error;
@@ -39,6 +38,10 @@ pub struct Report {
     pub bound_holds_for: Option<&'static str>,
     pub step_over_ideal: Option<f64>,
     pub step_over_bound: Option<f64>,
+    /// Bound for plans that keep the order as given, with the plan's ops on the host. A plan that changes the
+    /// order may beat it.
+    pub given_order_bound_ns: Option<u64>,
+    pub step_over_given_order_bound: Option<f64>,
     /// Most bytes in use at once, reserve included.
     pub peak_bytes: Option<u64>,
     pub arena_bytes: Option<u64>,
@@ -76,6 +79,7 @@ impl Report {
         let found = outcome.of(instance);
         let e = found.map(|(_, r)| r.evaluation);
         let bound = outcome.bound(instance, allow);
+        let given_ns = outcome.bound_in(instance, allow, Some(Order::Given));
         let over_step = |ns: u64| over(e?.step_ns, ns);
         let unplanned = instance.given().kept().evaluation;
         let ideal_ns = instance.ideal_ns();
@@ -97,6 +101,8 @@ impl Report {
             bound_holds_for: bound.map(|b| b.1),
             step_over_ideal: over_step(ideal_ns),
             step_over_bound: bound.and_then(|b| over_step(b.0)),
+            given_order_bound_ns: given_ns,
+            step_over_given_order_bound: given_ns.and_then(over_step),
             peak_bytes: e.map(|e| e.load_bytes + instance.reserve_bytes),
             arena_bytes: e.map(|e| e.dev_bytes),
             host_bytes: e.map(|e| e.host_bytes),

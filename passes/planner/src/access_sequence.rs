@@ -13,6 +13,52 @@ pub struct Step {
     pub op: OpPos,
     /// The tensor that is computed again; `None` when the op runs for the first time.
     pub recompute: Option<TensorId>,
+    /// Other results that a recomputation makes: a bit for each of the first 64 tensors that the op writes.
+    /// Only ops that update nothing in place have any.
+    pub also: u64,
+}
+
+impl Step {
+    /// An op's first run.
+    pub fn first(op: OpPos) -> Step {
+        Step { op, recompute: None, also: 0 }
+    }
+
+    /// A run that makes one tensor again.
+    pub fn again(op: OpPos, tensor: TensorId) -> Step {
+        Step { op, recompute: Some(tensor), also: 0 }
+    }
+
+    /// Whether a tensor that the op writes has its content from this run; that of others is scratch.
+    pub fn makes(&self, p: &Problem, tensor: TensorId) -> bool {
+        let also = || results(p, self.op).any(|(bit, t)| t == tensor && self.also & bit != 0);
+        self.recompute.is_none_or(|wanted| wanted == tensor) || self.also != 0 && also()
+    }
+
+    /// The tensors that a recomputation makes.
+    pub(crate) fn remade(self, p: &Problem) -> impl Iterator<Item = TensorId> {
+        let also = results(p, self.op).filter(move |(bit, _)| self.also & bit != 0);
+        self.recompute.into_iter().chain(also.map(|(_, t)| t))
+    }
+
+    /// The recomputation with those alone that pass; `None` where none does.
+    pub(crate) fn retain(self, p: &Problem, mut pass: impl FnMut(TensorId) -> bool) -> Option<Step> {
+        let mut kept = self.remade(p).filter(|&t| pass(t));
+        let first = Step::again(self.op, kept.next()?);
+        Some(kept.fold(first, |step, t| step.with(p, t)))
+    }
+
+    /// The recomputation that makes another result too, where that has a bit.
+    pub(crate) fn with(self, p: &Problem, tensor: TensorId) -> Step {
+        let other = |&(_, t): &(u64, TensorId)| t == tensor && self.recompute != Some(t);
+        let bit = results(p, self.op).find(other).map_or(0, |(bit, _)| bit);
+        Step { also: self.also | bit, ..self }
+    }
+}
+
+/// The tensors that an op writes, as far as there are bits for them.
+pub(crate) fn results(p: &Problem, op: OpPos) -> impl Iterator<Item = (u64, TensorId)> {
+    p.ops[op].writes.iter().take(64).enumerate().map(|(k, &t)| (1 << k, t))
 }
 
 /// The time between two touches of a tensor, in which it may leave the device.
@@ -88,12 +134,12 @@ pub struct AccessSequence {
 impl AccessSequence {
     /// The ops of a problem in the given order, each once.
     pub fn of_order(p: &Problem, order: impl IntoIterator<Item = OpPos>) -> AccessSequence {
-        AccessSequence::new(p, order.into_iter().map(|op| Step { op, recompute: None }).collect())
+        AccessSequence::new(p, order.into_iter().map(Step::first).collect())
     }
 
     /// A sequence from its steps.
     ///
-    /// A step that is recomputed touches its operands and the tensor it is run for; what else it writes is
+    /// A step that is recomputed touches its operands and the tensors it is run for; what else it writes is
     /// scratch.
     pub fn new(p: &Problem, steps: Vec<Step>) -> AccessSequence {
         let (n, steps) = (steps.len(), Arena::from(steps));
@@ -184,13 +230,13 @@ impl AccessSequence {
 
 /// Calls `f` for every touch, in the order of the steps.
 fn each_touch(p: &Problem, steps: &Arena<StepPos, Step>, mut f: impl FnMut(TensorId, Touch)) {
-    for (step, &Step { op, recompute }) in steps.iter() {
-        let op = &p.ops[op];
+    for (step, run) in steps.iter() {
+        let op = &p.ops[run.op];
         for &t in &op.reads {
             f(t, Touch { step, fresh: false, wrote: op.writes.contains(&t) });
         }
         for &t in op.writes.iter().filter(|t| !op.reads.contains(t)) {
-            if recompute.is_none_or(|wanted| wanted == t) {
+            if run.makes(p, t) {
                 f(t, Touch { step, fresh: true, wrote: true });
             }
         }

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use memc_ir::{Arena, Id, Ids};
 
-use crate::access_sequence::{AccessSequence, Gap};
+use crate::access_sequence::{AccessSequence, Gap, Step};
 use crate::decisions::{Action, Decisions, Resident, Run};
-use crate::ids::{GapIx, OpPos, StepPos, TensorId};
+use crate::ids::{GapIx, StepPos, TensorId};
 use crate::problem::{Problem, TensorKind};
 
 /// Swap of a gap. Positions are steps before which something happens; in a gap that wraps around, they
@@ -192,7 +192,7 @@ impl Genotype {
         let last = last_touches(p, s);
         for ((i, step), events) in s.steps.iter().zip(events.values_mut()) {
             x.events(s, events);
-            x.run(step.op, step.recompute);
+            x.run(*step);
             for &t in &last[i] {
                 if !p.tensors[t].persistent() {
                     x.drop(t);
@@ -211,7 +211,7 @@ fn last_touches(p: &Problem, s: &AccessSequence) -> Arena<StepPos, Vec<TensorId>
     for (i, step) in s.steps.iter() {
         let op = &p.ops[step.op];
         for &t in op.reads.iter().chain(&op.writes) {
-            if !op.writes.contains(&t) || step.recompute.is_none_or(|w| w == t) || op.reads.contains(&t) {
+            if !op.writes.contains(&t) || step.makes(p, t) || op.reads.contains(&t) {
                 let fresh = op.writes.contains(&t) && !op.reads.contains(&t);
                 if let Some(before) = last.insert(t, i)
                     && fresh
@@ -261,12 +261,12 @@ impl Builder<'_> {
         }
     }
 
-    fn run(&mut self, op: OpPos, recompute: Option<TensorId>) {
-        let o = &self.p.ops[op];
-        let mut run = Run { op, recompute: recompute.is_some(), ..Run::default() };
+    fn run(&mut self, step: Step) {
+        let o = &self.p.ops[step.op];
+        let mut run = Run { op: step.op, recompute: step.recompute.is_some(), ..Run::default() };
         let touched = o.reads.iter().chain(o.writes.iter().filter(|t| !o.reads.contains(t)));
         for &t in touched {
-            let wanted = !o.writes.contains(&t) || o.reads.contains(&t) || recompute.is_none_or(|w| w == t);
+            let wanted = !o.writes.contains(&t) || o.reads.contains(&t) || step.makes(self.p, t);
             if !wanted {
                 run.scratch.push(None);
             } else if !std::mem::replace(&mut self.here[t], true) {

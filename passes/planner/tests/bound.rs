@@ -78,7 +78,7 @@ fn what_fits_in_another_order_only_has_a_bound() {
 
 /// Decisions with random swaps and, when allowed, a random recomputation.
 fn random_script(p: &Problem, allow: Allow, draw: &mut Seed) -> Option<Schedule> {
-    let mut steps: Vec<Step> = p.ops.ids().map(|op| Step { op, recompute: None }).collect();
+    let mut steps: Vec<Step> = p.ops.ids().map(Step::first).collect();
     if allow.recompute && draw.below(2) == 0 {
         let op = OpPos::new(draw.below(p.ops.len() as u64) as usize);
         let results: Vec<TensorId> = p.ops[op]
@@ -90,7 +90,9 @@ fn random_script(p: &Problem, allow: Allow, draw: &mut Seed) -> Option<Schedule>
         if p.ops[op].repeatable && !results.is_empty() {
             let at = op.index() + 1 + draw.below((p.ops.len() - op.index()) as u64) as usize;
             let recompute = Some(results[draw.below(results.len() as u64) as usize]);
-            steps.insert(at, Step { op, recompute });
+            let all = (1 << results.len().min(63)) - 1;
+            let also = if p.ops[op].updates() { 0 } else { draw.below(all + 1) };
+            steps.insert(at, Step { op, recompute, also });
         }
     }
     let mut genotype = Genotype::keep_all(AccessSequence::new(p, steps));

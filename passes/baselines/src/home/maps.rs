@@ -165,7 +165,7 @@ impl<'a> Net<'a> {
                     let Some(&u) = p.ops[writer].reads.get(next) else {
                         stack.pop();
                         if !std::mem::replace(&mut recomputed[t], true) {
-                            steps.push(Step { op: writer, recompute: Some(t) });
+                            steps.push(Step::again(writer, t));
                             if self.map_of[t].is_none() {
                                 passing.push(t);
                             }
@@ -184,7 +184,7 @@ impl<'a> Net<'a> {
                     }
                 }
             }
-            steps.push(Step { op: i, recompute: None });
+            steps.push(Step::first(i));
             for t in passing.drain(..) {
                 recomputed[t] = false;
             }

@@ -55,10 +55,10 @@ impl<'a> Recomputation<'a> {
             block.push(steps.next_id().position());
             for &g in gaps {
                 let gap = &old.sequence.gaps[g];
-                steps.extend(self.producer(gap).map(|op| Step { op, recompute: Some(gap.tensor) }));
+                steps.extend(self.producer(gap).map(|op| Step::again(op, gap.tensor)));
             }
             run.push(steps.next_id().position());
-            steps.push(Step { op, recompute: None });
+            steps.push(Step::first(op));
         }
         let end = steps.next_id().position();
         block.push(end);

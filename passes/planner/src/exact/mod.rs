@@ -4,10 +4,10 @@
 //! most [`RUNS_AGAIN`] repeated runs, and for every gap between touches keep or swap, copied back in before
 //! the touch that ends it and out when it begins or, with all others, as soon as the content is there; states
 //! that are swapped start a step on one side or all on both. Not searched: giving bytes up later or claiming
-//! them earlier, as when a copy begins is up to the streams and not to its place in the decisions; results of
-//! repeated runs other than the one wanted. Times are those of the event simulation, with addresses or
-//! without ([`Judge`]): a layout may need more bytes than are ever live, or make a command wait for bytes
-//! that it happens to reuse.
+//! them earlier, as when a copy begins is up to the streams and not to its place in the decisions; more than
+//! eight results of a repeated run, or several of an op that updates in place. Times are those of the event
+//! simulation, with addresses or without ([`Judge`]): a layout may need more bytes than are ever live, or
+//! make a command wait for bytes that it happens to reuse.
 
 mod bytes;
 mod runs;

@@ -6,6 +6,9 @@ use crate::access_sequence::Step;
 use crate::ids::{OpPos, TensorId};
 use crate::problem::{Problem, TensorKind};
 
+/// Most results of an op that a repeated run makes together.
+const MOST_TOGETHER: usize = 8;
+
 /// Calls `visit` on every prefix of every sequence with exactly `again` repeated runs; it says whether to go
 /// on from there.
 ///
@@ -52,7 +55,7 @@ impl Runs<'_> {
             }
             self.ran[v] = true;
             self.left -= 1;
-            self.steps.push(Step { op: v, recompute: None });
+            self.steps.push(Step::first(v));
             self.extend(recompute, visit);
             self.steps.pop();
             self.left += 1;
@@ -68,28 +71,45 @@ impl Runs<'_> {
             if !self.ran[v] || !self.p.ops[v].repeatable {
                 continue;
             }
-            for k in 0..self.p.ops[v].writes.len() {
-                let t = self.p.ops[v].writes[k];
-                if self.useful(v, t) {
-                    self.steps.push(Step { op: v, recompute: Some(t) });
-                    self.extend(recompute - 1, visit);
-                    self.steps.pop();
-                }
+            for step in self.useful_runs(v) {
+                self.steps.push(step);
+                self.extend(recompute - 1, visit);
+                self.steps.pop();
             }
         }
     }
 
-    /// Whether an op to come reads what `v` writes to `t`, and nothing has it just now.
+    /// The repeated runs of an op, for each of its useful results and for every set of several, at least one
+    /// of which the last step did not touch.
+    fn useful_runs(&self, v: OpPos) -> Vec<Step> {
+        let op = &self.p.ops[v];
+        let useful: Vec<TensorId> = op.writes.iter().copied().filter(|&t| self.useful(v, t)).collect();
+        let mut out: Vec<Step> = Vec::new();
+        for (k, &t) in useful.iter().enumerate() {
+            let together = out.iter().filter(|_| !op.updates() && k < MOST_TOGETHER);
+            let with: Vec<Step> = together.map(|&step| step.with(self.p, t)).collect();
+            out.push(Step::again(v, t));
+            out.extend(with);
+        }
+        out.retain(|step| step.remade(self.p).any(|t| !self.is_touched(t)));
+        out
+    }
+
+    /// Whether the last step touched a tensor.
+    fn is_touched(&self, t: TensorId) -> bool {
+        self.steps.last().is_some_and(|s| {
+            let op = &self.p.ops[s.op];
+            op.reads.contains(&t) || op.writes.contains(&t) && s.makes(self.p, t)
+        })
+    }
+
+    /// Whether an op to come reads what `v` writes to `t`.
     fn useful(&self, v: OpPos, t: TensorId) -> bool {
         let tensor = &self.p.tensors[t];
         let next = tensor.writes.get(tensor.writes.partition_point(|&w| w <= v)).copied();
         let reads =
             |&&at: &&OpPos| at > v && next.is_none_or(|next| at <= next) && self.p.ops[at].reads.contains(&t);
         let pending = tensor.touches.iter().filter(reads).any(|&at| !self.ran[at]);
-        let touched = self.steps.last().is_some_and(|s| {
-            let op = &self.p.ops[s.op];
-            op.reads.contains(&t) || op.writes.contains(&t) && s.recompute.is_none_or(|w| w == t)
-        });
-        tensor.kind == TensorKind::Transient && pending && !touched
+        tensor.kind == TensorKind::Transient && pending
     }
 }

@@ -2,6 +2,7 @@
 
 use memc_ir::Arena;
 
+use super::recompute::Chain;
 use super::state::{State, StepId};
 use crate::ids::{GapIx, OpPos, StepPos, TensorId};
 use crate::problem::{Problem, TensorKind};
@@ -38,9 +39,11 @@ impl Duals {
         }
     }
 
-    /// Cost of recomputing ops, in the measure of [`Duals::cost`].
-    pub(crate) fn recompute(&self, p: &Problem, ops: &[OpPos]) -> f64 {
-        ops.iter().map(|&op| p.ops[op].time_ns as f64 * self.recompute[op]).sum()
+    /// Cost of a chain of recomputed ops, its part of the last one, in the measure of [`Duals::cost`].
+    pub(crate) fn recompute(&self, p: &Problem, chain: &Chain) -> f64 {
+        let cost = |op: OpPos| p.ops[op].time_ns as f64 * self.recompute[op];
+        let all: f64 = chain.ops.iter().map(|&op| cost(op)).sum();
+        all - chain.ops.last().map_or(0.0, |&op| cost(op) * (1.0 - chain.part))
     }
 
     /// Cost in ns of a tensor's copies when the gaps in `flipped` are swapped otherwise than they are,

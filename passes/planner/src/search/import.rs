@@ -5,7 +5,7 @@ use super::state::{Permissions, State};
 use crate::access_sequence::{AccessSequence, Step};
 use crate::decisions::{Action, Decisions, Resident};
 use crate::evaluate::evaluate;
-use crate::ids::{GapIx, TensorId};
+use crate::ids::{GapIx, StepPos, TensorId};
 use crate::problem::Problem;
 
 /// The steps of decisions, with the same gaps swapped; `None` where no genotype has their meaning.
@@ -19,14 +19,18 @@ pub(super) fn import<'a>(
     let mut drops: Vec<(TensorId, i32)> = Vec::new();
     for action in &d.actions {
         match action {
-            Action::Run(run) if !run.recompute => steps.push(Step { op: run.op, recompute: None }),
+            Action::Run(run) if !run.recompute => steps.push(Step::first(run.op)),
             Action::Run(run) => {
-                // A recomputation is for one tensor: one that appears, or one that is updated in place.
+                // A recomputation is for tensors that appear, or for one that is updated in place.
                 let op = &p.ops[run.op];
-                let in_place = || op.writes.iter().copied().filter(|t| op.reads.contains(t));
-                let mut wanted = run.at.iter().map(|place| place.0).chain(in_place());
-                let (Some(first), None) = (wanted.next(), wanted.next()) else { return None };
-                steps.push(Step { op: run.op, recompute: Some(first) });
+                let in_place = op.writes.iter().copied().filter(|t| op.reads.contains(t));
+                let wanted: Vec<TensorId> = run.at.iter().map(|place| place.0).chain(in_place).collect();
+                let (&first, others) = wanted.split_first()?;
+                let step = others.iter().fold(Step::again(run.op, first), |step, &t| step.with(p, t));
+                if !others.is_empty() && (op.updates() || !wanted.iter().all(|&t| step.makes(p, t))) {
+                    return None;
+                }
+                steps.push(step);
             }
             Action::Drop(t) => drops.push((*t, steps.len() as i32)),
             Action::In(_) | Action::Out(_) => {}
@@ -35,7 +39,9 @@ pub(super) fn import<'a>(
     let sequence = AccessSequence::new(p, steps);
     // Nothing else runs between the steps that make one content again.
     let inside = recompute::inside(p, &sequence.steps);
-    if sequence.steps.iter().any(|(i, step)| inside[i] && step.recompute.is_none()) {
+    let last = recompute::lasts(&recompute::heads(p, sequence.steps.iter()));
+    let several = |i: StepPos| sequence.steps[i].also != 0 && last[i] != i;
+    if sequence.steps.iter().any(|(i, step)| inside[i] && step.recompute.is_none() || several(i)) {
         return None;
     }
     let mut s = State::new(p, sequence, capacity, may);

@@ -21,12 +21,13 @@ use rayon::prelude::*;
 use super::duals::Duals;
 use super::headroom::First;
 use super::lns::Random;
+use super::recompute::Wanted;
 use super::state::{Permissions, State};
 use super::{Common, DECODES, Run, import, recompute, select};
 use crate::access_sequence::AccessSequence;
 use crate::decisions::Decisions;
 use crate::error::DecisionsError;
-use crate::ids::{OpPos, StepPos, TensorId};
+use crate::ids::{OpPos, TensorId};
 use crate::planner::Alive;
 use crate::problem::Problem;
 
@@ -328,11 +329,12 @@ where
     let p = a.state.p;
     let mut child =
         State::with_headroom(p, AccessSequence::of_order(p, order), a.state.headroom.clone(), a.state.may);
-    let mut wanted: Vec<(StepPos, TensorId)> = Vec::new();
+    let mut wanted: Vec<Wanted> = Vec::new();
     for t in p.tensors.ids() {
         let parent = from(t);
         let consumers = recompute::consumers(p, &parent.genotype.sequence, t);
-        wanted.extend(consumers.into_iter().map(|op| (child.ran[op], t)));
+        let made = |op: OpPos| Wanted { before: child.ran[op], tensor: t, apart: false };
+        wanted.extend(consumers.into_iter().map(made));
     }
     if !wanted.is_empty() {
         wanted.sort_unstable();
@@ -399,7 +401,7 @@ mod tests {
             let child = transfer(parent, order(&parent.state), &|_| &parent.state, &parent.duals);
             let again = |s: &State<'_>| {
                 let steps = s.genotype.sequence.steps.values();
-                steps.filter_map(|step| step.recompute).collect::<std::collections::BTreeSet<TensorId>>()
+                steps.flat_map(|step| step.remade(&p)).collect::<std::collections::BTreeSet<TensorId>>()
             };
             assert_eq!(again(&child), again(&parent.state));
             let swapped = |s: &State<'_>| s.open.ids().filter(|&g| s.swapped(g)).collect::<Vec<_>>();

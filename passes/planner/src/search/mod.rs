@@ -12,6 +12,7 @@ mod prefetch;
 mod recompute;
 mod repair;
 mod select;
+mod share;
 mod state;
 
 use memc_alloc::{Algorithm, Options};

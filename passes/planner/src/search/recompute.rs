@@ -3,6 +3,7 @@
 
 use memc_ir::{Arena, Id};
 
+use super::share::NEAR;
 use super::state::StepId;
 use crate::access_sequence::{AccessSequence, Step, Touch};
 use crate::ids::{GapIx, OpPos, StepPos, TensorId};
@@ -23,19 +24,30 @@ pub(crate) struct Extent {
 }
 
 /// Ops and tensors that bring a content back before a step.
-#[derive(Clone, PartialEq, Debug, Default)]
+#[derive(Clone, PartialEq, Debug)]
 pub(crate) struct Chain {
     /// Ops, operands' first.
     pub(crate) ops: Vec<OpPos>,
     /// Other tensors that have to stay.
     pub(crate) extents: Vec<Extent>,
+    /// Part of the last op's time that it costs: the rest is for other results of that op.
+    pub(crate) part: f64,
+}
+
+/// A content that is to be made again before a step.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) struct Wanted {
+    pub(crate) before: StepPos,
+    pub(crate) tensor: TensorId,
+    /// Whether its op runs for it, even where it runs again for another result shortly before.
+    pub(crate) apart: bool,
 }
 
 /// For every step whether it is left out; none at all where it is empty.
 pub(crate) type Dropped = Arena<StepPos, bool>;
 
 /// Writes that a tensor has seen before an op touches it.
-fn content(p: &Problem, t: TensorId, op: OpPos) -> usize {
+pub(super) fn content(p: &Problem, t: TensorId, op: OpPos) -> usize {
     p.tensors[t].writes.partition_point(|&w| w < op)
 }
 
@@ -69,12 +81,8 @@ impl<'p> View<'_, 'p> {
         if tensor.kind != TensorKind::Transient || !p.handling(t).recomputes() {
             return None;
         }
-        let current = |t: TensorId| {
-            let writes = &p.tensors[t].writes;
-            writes.iter().filter(|&&w| self.ran[w] < at).count()
-        };
         let wanted = content(p, t, op);
-        if current(t) != wanted {
+        if self.current(t, at) != wanted {
             return None;
         }
         let mut from = wanted.checked_sub(1)?;
@@ -84,11 +92,17 @@ impl<'p> View<'_, 'p> {
         let makers = tensor.writes.get(from..wanted).filter(|makers| makers.len() <= IN_PLACE)?;
         let again = |&w: &OpPos| {
             let maker = &p.ops[w];
-            let same = |&y: &TensorId| y == t || current(y) == content(p, y, w);
+            let same = |&y: &TensorId| y == t || self.current(y, at) == content(p, y, w);
             let clobbers = |y: &TensorId| *y != t && maker.reads.contains(y);
             maker.repeatable && !maker.writes.iter().any(clobbers) && maker.reads.iter().all(same)
         };
         makers.iter().all(again).then_some(makers)
+    }
+
+    /// Writes that a tensor has seen before a step.
+    pub(super) fn current(&self, t: TensorId, at: StepPos) -> usize {
+        let writes = &self.p.tensors[t].writes;
+        writes.iter().filter(|&&w| self.ran[w] < at).count()
     }
 
     /// Whether an operand of `op` that is not there any more is better made again than kept.
@@ -98,27 +112,43 @@ impl<'p> View<'_, 'p> {
         self.makers(t, op, at).is_some_and(|makers| ns(makers) <= most)
     }
 
-    /// The chain that brings `t` back before the step `at`, which touches it; `away(gap)` says whether a gap
-    /// is swapped.
-    pub(crate) fn chain(&self, t: TensorId, at: StepPos, away: &dyn Fn(GapIx) -> bool) -> Option<Chain> {
-        let mut follower = Follower { view: *self, at, away, chain: Chain::default(), made: Vec::new() };
-        follower.follow(t, self.s.steps[at].op, 0).then_some(follower.chain)
+    /// The chains that bring `t` back before the step `at`, which touches it: by a run that makes it besides
+    /// another result, and by a run of its own. `away(gap)` says whether a gap is swapped.
+    pub(crate) fn chains(
+        &self,
+        t: TensorId,
+        at: StepPos,
+        away: &dyn Fn(GapIx) -> bool,
+    ) -> [Option<Chain>; 2] {
+        let op = self.s.steps[at].op;
+        let sharing = self.sharing(t, op);
+        let part = sharing.map_or(1.0, |w| self.part(t, w, at));
+        let chain = Chain { ops: Vec::new(), extents: Vec::new(), part };
+        let mut follower = Follower { view: *self, at, away, chain, made: Vec::new() };
+        if !follower.follow(t, op, 0) {
+            return [None, None];
+        }
+        let besides = |run: StepPos| {
+            let extent = Extent { from: run.next(), to: at, bytes: self.p.tensors[t].bytes };
+            Chain { ops: Vec::new(), extents: vec![extent], part: 1.0 }
+        };
+        [sharing.and_then(|w| self.run_before(t, w, at)).map(besides), Some(follower.chain)]
     }
 
-    /// The steps with `wanted` contents made again before steps (step, tensor; sorted), and without the steps
-    /// `dropped`; with their `ids`.
+    /// The steps with `wanted` contents (sorted) made again, and without the steps `dropped`; with `ids`.
     ///
     /// Steps that no longer serve anything are left out. Ids of new steps are counted on from the largest.
     pub(crate) fn edit(
         &self,
         ids: &Arena<StepPos, StepId>,
-        wanted: &[(StepPos, TensorId)],
+        wanted: &[Wanted],
         dropped: &Dropped,
     ) -> Vec<(Step, StepId)> {
         let p = self.p;
         let next_id = StepId(ids.values().map(|id| id.0).max().unwrap_or(0).max(p.ops.next_id().0) + 1);
         let there = p.tensors.values().map(|t| t.kind != TensorKind::Transient).collect();
         let heads = heads(p, self.s.steps.iter());
+        let lasts = lasts(&heads);
         let mut gone = Arena::filled(false, if dropped.is_empty() { 0 } else { heads.len() });
         for (j, _) in dropped.iter().filter(|(_, dropped)| **dropped) {
             gone[heads[j]] = true;
@@ -127,24 +157,34 @@ impl<'p> View<'_, 'p> {
         let mut e = Edit { view: *self, wanted, gone, heads, there, out: Vec::new(), next_id };
         let mut queue = wanted;
         let mut made = Vec::new();
-        for ((j, step), &id) in self.s.steps.iter().zip(ids.values()) {
+        for ((j, run), &id) in self.s.steps.iter().zip(ids.values()) {
             made.clear();
-            while let [(at, t), rest @ ..] = queue
-                && *at <= j
+            while let [wanted, rest @ ..] = queue
+                && wanted.before <= j
             {
-                e.emit((*t, step.op, j), &mut made, 0);
+                e.emit((wanted.tensor, run.op, j), &mut made, 0);
                 queue = rest;
             }
-            let head = e.heads[j];
-            if head == j {
-                skipped[j] = step.recompute.is_some_and(|t| e.there[t]) || e.drops(j);
+            let (head, mut step) = (e.heads[j], *run);
+            let mut shared = Vec::new();
+            if head == j && step.recompute.is_some() {
+                let missing = step.retain(p, |t| !e.there[t]).filter(|_| !e.drops(j));
+                skipped[j] = missing.is_none();
+                step = missing.unwrap_or(step);
+                if missing.is_some() && lasts[j] == j {
+                    shared = e.others(step, j, |_, _| false);
+                    step = shared.iter().fold(step, |step, &t| step.with(p, t));
+                }
             }
             if !skipped[head] {
-                e.out.push((*step, id));
+                e.out.push((step, id));
             }
             let op = &p.ops[step.op];
-            for &t in op.reads.iter().chain(&op.writes) {
+            for &t in op.reads.iter().chain(op.writes.iter().filter(|&&t| run.makes(p, t))) {
                 e.touched(t, j);
+            }
+            for t in shared {
+                e.there[t] = true;
             }
             // A tensor that was made for another's sake stays when it is needed later.
             for &t in made.iter().filter(|t| !op.reads.contains(t)) {
@@ -195,7 +235,9 @@ impl Follower<'_, '_> {
             let Some(last) = next.checked_sub(1).and_then(|i| touches.get(i)) else { return false };
             self.chain.extents.push(Extent { from: last.step.next(), to: at, bytes });
         }
-        self.chain.ops.extend(makers);
+        let new = makers.iter().filter(|w| !self.chain.ops.contains(w));
+        let new: Vec<OpPos> = new.copied().collect();
+        self.chain.ops.extend(new);
         true
     }
 }
@@ -209,8 +251,8 @@ pub(crate) fn heads<'a>(
     let mut filled = Arena::filled(StepPos(0), p.tensors.len());
     let head = |(i, step): (StepPos, &Step)| match step.recompute {
         Some(t) if p.ops[step.op].reads.contains(&t) => filled[t],
-        Some(t) => {
-            filled[t] = i;
+        Some(_) => {
+            step.remade(p).for_each(|t| filled[t] = i);
             i
         }
         None => i,
@@ -224,7 +266,7 @@ pub(crate) fn consumers(p: &Problem, s: &AccessSequence, t: TensorId) -> Vec<OpP
     let mut again = false;
     for touch in s.touches_of(t) {
         let step = s.steps[touch.step];
-        again |= step.recompute == Some(t);
+        again |= step.recompute.is_some() && step.makes(p, t);
         if step.recompute.is_none() && p.ops[step.op].reads.contains(&t) && std::mem::take(&mut again) {
             out.push(step.op);
         }
@@ -233,7 +275,7 @@ pub(crate) fn consumers(p: &Problem, s: &AccessSequence, t: TensorId) -> Vec<OpP
 }
 
 /// For every head the last of its steps.
-fn lasts(heads: &Arena<StepPos, StepPos>) -> Arena<StepPos, StepPos> {
+pub(crate) fn lasts(heads: &Arena<StepPos, StepPos>) -> Arena<StepPos, StepPos> {
     let mut last = heads.clone();
     for (i, &head) in heads.iter() {
         last[head] = i;
@@ -253,7 +295,7 @@ pub(crate) fn inside(p: &Problem, steps: &Arena<StepPos, Step>) -> Arena<StepPos
     last.iter().map(covered).collect()
 }
 
-/// Leaves out runs whose operands, or whose result, have another content there than in the first run.
+/// Leaves out runs whose operands or results have another content there than in the first run.
 pub(crate) fn sound(p: &Problem, steps: &mut Vec<(Step, StepId)>) {
     let mut ran = Arena::filled(usize::MAX, p.ops.len());
     for (i, (step, _)) in steps.iter().enumerate() {
@@ -278,7 +320,8 @@ pub(crate) fn sound(p: &Problem, steps: &mut Vec<(Step, StepId)>) {
         let Some(t) = step.recompute else { continue };
         filling[t] = Some(head).filter(|_| last[head] != at);
         let same = |&y: &TensorId| y == t || seen(y, i) == content(p, y, step.op);
-        let current = seen(t, i) == seen(t, head.index());
+        let also = |y: TensorId| y == t || seen(y, i) == content(p, y, step.op) + 1;
+        let current = seen(t, i) == seen(t, head.index()) && step.remade(p).all(also);
         let complete = last[head] != at || seen(t, i) == content(p, t, step.op) + 1;
         wrong[head] |= !current || !complete || !op.reads.iter().all(same);
     }
@@ -303,7 +346,7 @@ fn covering(s: &AccessSequence, t: TensorId, at: StepPos) -> Option<GapIx> {
 
 struct Edit<'a, 'p> {
     view: View<'a, 'p>,
-    wanted: &'a [(StepPos, TensorId)],
+    wanted: &'a [Wanted],
     /// For heads of recomputed steps, whether they are left out; none at all where it is empty.
     gone: Arena<StepPos, bool>,
     heads: Arena<StepPos, StepPos>,
@@ -323,15 +366,45 @@ impl Edit<'_, '_> {
         if self.view.p.tensors[t].kind != TensorKind::Transient {
             return;
         }
-        self.there[t] =
-            self.next(t, j).is_some_and(|x| !x.fresh && self.wanted.binary_search(&(x.step, t)).is_err());
+        self.there[t] = self.next(t, j).is_some_and(|x| !x.fresh && self.wanted(x.step, t).is_none());
+    }
+
+    /// Whether a content is to be made again before a step, and how.
+    fn wanted(&self, before: StepPos, tensor: TensorId) -> Option<&Wanted> {
+        let i = self.wanted.partition_point(|w| (w.before, w.tensor) < (before, tensor));
+        self.wanted.get(i).filter(|w| (w.before, w.tensor) == (before, tensor))
     }
 
     /// The next touch of `t` after the step `j` that is not left out.
     fn next(&self, t: TensorId, j: StepPos) -> Option<Touch> {
+        self.from(t, j.next())
+    }
+
+    /// The first touch of `t` from a step on that is not left out.
+    fn from(&self, t: TensorId, at: StepPos) -> Option<Touch> {
         let touches = self.view.s.touches_of(t);
-        let later = touches.partition_point(|x| x.step <= j);
+        let later = touches.partition_point(|x| x.step < at);
         touches[later..].iter().find(|x| !self.drops(x.step)).copied()
+    }
+
+    /// Other results that a recomputation before the step `at`, or there, is to make as well: those that are
+    /// gone, and that are to be made again soon after or pass `also`, by their next touch.
+    fn others(&self, step: Step, at: StepPos, also: impl Fn(TensorId, Touch) -> bool) -> Vec<TensorId> {
+        let p = self.view.p;
+        let op = &p.ops[step.op];
+        if op.writes.len() < 2 || op.updates() {
+            return Vec::new();
+        }
+        let soon = |y: TensorId| {
+            let next = self.from(y, at).filter(|next| next.step.index() <= at.index() + NEAR);
+            next.is_some_and(|next| match self.wanted(next.step, y) {
+                Some(wanted) => !wanted.apart,
+                None => also(y, next),
+            })
+        };
+        let same = |y: TensorId| self.view.current(y, at) == content(p, y, step.op) + 1;
+        let gone = |y: TensorId| !self.there[y] && !step.makes(p, y) && step.with(p, y).makes(p, y);
+        op.writes.iter().copied().filter(|&y| gone(y) && soon(y) && same(y)).collect()
     }
 
     fn emit(
@@ -340,17 +413,30 @@ impl Edit<'_, '_> {
         made: &mut Vec<TensorId>,
         depth: usize,
     ) -> bool {
+        let View { p, s, .. } = self.view;
         if self.there[t] {
             return true;
         }
         let Some(makers) = self.view.makers(t, op, at).filter(|_| depth < DEPTH) else { return false };
         for &w in makers {
-            for &y in &self.view.p.ops[w].reads {
+            for &y in &p.ops[w].reads {
                 if y != t && !self.there[y] && self.view.recomputes(y, w, at) {
                     self.emit((y, w, at), made, depth + 1);
                 }
             }
-            self.out.push((Step { op: w, recompute: Some(t) }, self.next_id));
+            let mut step = Step::again(w, t);
+            if makers.len() == 1 {
+                let also = |y: TensorId, next: Touch| match next.fresh {
+                    true => s.steps[next.step].op == w,
+                    false => p.ops[op].reads.contains(&y) && self.view.recomputes(y, op, at),
+                };
+                for y in self.others(step, at, also) {
+                    step = step.with(p, y);
+                    self.there[y] = true;
+                    made.push(y);
+                }
+            }
+            self.out.push((step, self.next_id));
             self.next_id.0 += 1;
         }
         self.there[t] = true;
@@ -363,16 +449,17 @@ impl Edit<'_, '_> {
 fn prune(p: &Problem, steps: &mut Vec<(Step, StepId)>) {
     let mut read = Arena::filled(false, p.tensors.len());
     let mut keep = vec![true; steps.len()];
-    for (i, (step, _)) in steps.iter().enumerate().rev() {
+    for (i, (step, _)) in steps.iter_mut().enumerate().rev() {
         let op = &p.ops[step.op];
-        if step.recompute.is_some_and(|t| !read[t]) {
-            keep[i] = false;
-            continue;
+        if step.recompute.is_some() {
+            let Some(wanted) = step.retain(p, |t| read[t]) else {
+                keep[i] = false;
+                continue;
+            };
+            *step = wanted;
         }
-        for &t in &op.writes {
-            if step.recompute.is_none_or(|wanted| wanted == t) {
-                read[t] = false;
-            }
+        for &t in op.writes.iter().filter(|&&t| step.makes(p, t)) {
+            read[t] = false;
         }
         for &t in &op.reads {
             read[t] = true;
@@ -384,7 +471,10 @@ fn prune(p: &Problem, steps: &mut Vec<(Step, StepId)>) {
 
 #[cfg(test)]
 mod tests {
-    use crate::{Request, Starts, json, plan};
+    use super::super::import::import;
+    use super::super::state::Permissions;
+    use crate::exact::{Judge, optimum};
+    use crate::{Allow, Request, Starts, json, plan};
 
     /// A tensor that two ops update in place is lost while others need its room, and all that made it runs
     /// again: without a link there is no other way.
@@ -410,5 +500,39 @@ mod tests {
         let found = plan(&p, &Request::new(20480), &Starts::NONE).expect("there is a plan");
         let schedule = crate::evaluate(&p, found.decisions).expect("it runs");
         assert_eq!((schedule.evaluation.step_ns, schedule.evaluation.recompute_ns), (340, 150));
+    }
+
+    /// Two results of an op that are lost while others need their room are made again by one run, and the
+    /// search goes on from such decisions.
+    #[test]
+    fn results_that_are_needed_together_are_made_again_by_one_run() {
+        let text = r#"{"format": "memc-problem/1", "device": {"memory_bytes": 24576, "h2d_bytes_per_s": 0,
+            "d2h_bytes_per_s": 0, "duplex_total_bytes_per_s": 0, "copy_latency_ns": 0},
+            "tensors": [
+            {"id": 0, "name": "x", "bytes": 1024, "kind": "persistent"},
+            {"id": 1, "name": "linear", "bytes": 8192, "kind": "transient"},
+            {"id": 2, "name": "gelu", "bytes": 8192, "kind": "transient"},
+            {"id": 3, "name": "y", "bytes": 1024, "kind": "transient"},
+            {"id": 4, "name": "big", "bytes": 20480, "kind": "transient"},
+            {"id": 5, "name": "dy", "bytes": 1024, "kind": "transient"},
+            {"id": 6, "name": "dw", "bytes": 1024, "kind": "transient"}],
+            "ops": [
+            {"id": 0, "name": "fc", "time_ns": 100, "reads": [0], "writes": [1, 2], "repeatable": true},
+            {"id": 1, "name": "project", "time_ns": 10, "reads": [2], "writes": [3]},
+            {"id": 2, "name": "grow", "time_ns": 10, "reads": [3], "writes": [4]},
+            {"id": 3, "name": "shrink", "time_ns": 10, "reads": [4], "writes": [5]},
+            {"id": 4, "name": "gelu_grad", "time_ns": 10, "reads": [1, 5], "writes": [6]},
+            {"id": 5, "name": "update", "time_ns": 10, "reads": [0, 2, 6], "writes": [0]}]}"#;
+        let p = json::parse(text).expect("the problem is well-formed");
+        let found = plan(&p, &Request::new(24576), &Starts::NONE).expect("there is a plan");
+        let schedule = crate::evaluate(&p, found.decisions).expect("it runs");
+        assert_eq!((schedule.evaluation.step_ns, schedule.evaluation.recompute_ns), (250, 100));
+        let may = Permissions { allow: Allow::ALL, shadow: true };
+        let state = import(&p, &schedule.decisions, 24576, may).expect("a genotype has its meaning");
+        let steps = state.genotype.sequence.steps.values();
+        let remade: Vec<_> = steps.flat_map(|step| step.remade(&p)).map(|t| &p.tensors[t].name).collect();
+        assert_eq!(remade, ["linear", "gelu"]);
+        let exact = optimum(&p, 24576, (Allow::ALL, Judge::Layout), false, 1 << 20).expect("it fits");
+        assert_eq!((exact.step_ns, exact.proven), (250, true));
     }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use memc_ir::{Arena, Ids};
 
 use super::duals::Duals;
-use super::recompute::{self, Extent};
+use super::recompute::{self, Extent, Wanted};
 use super::state::State;
 use crate::ids::{GapIx, StepPos, TensorId};
 
@@ -20,7 +20,11 @@ enum Eviction {
         shadow: bool,
     },
     /// Its op is recomputed, for which other bytes have to be there.
-    Recompute(Vec<Extent>),
+    Recompute {
+        extents: Vec<Extent>,
+        /// See [`Wanted::apart`].
+        apart: bool,
+    },
 }
 
 /// A way of freeing bytes, and what it costs.
@@ -100,7 +104,7 @@ impl<'s, 'a> Round<'s, 'a> {
         }
     }
 
-    fn choose(mut self, work: &mut u64, wanted: &mut Vec<(StepPos, TensorId)>, steps: usize) -> bool {
+    fn choose(mut self, work: &mut u64, wanted: &mut Vec<Wanted>, steps: usize) -> bool {
         let n = self.s.steps();
         let batch = 1 + n / steps;
         let mut candidates: Option<Vec<Candidate>> = None;
@@ -170,7 +174,7 @@ impl<'s, 'a> Round<'s, 'a> {
                 here |= a <= worst && worst < b;
             }
         }
-        if let Eviction::Recompute(extents) = &c.eviction {
+        if let Eviction::Recompute { extents, .. } = &c.eviction {
             let bytes = self.s.genotype.sequence.gaps[c.gap].bytes as f64;
             for e in extents {
                 area -= (self.over[e.to] - self.over[e.from.min(e.to)]) * e.bytes as f64 / bytes;
@@ -188,7 +192,7 @@ impl<'s, 'a> Round<'s, 'a> {
         }
     }
 
-    fn take(&mut self, c: &Candidate, wanted: &mut Vec<(StepPos, TensorId)>) {
+    fn take(&mut self, c: &Candidate, wanted: &mut Vec<Wanted>) {
         let gap = self.s.genotype.sequence.gaps[c.gap];
         match &c.eviction {
             Eviction::Swap { shadow, .. } => {
@@ -198,8 +202,8 @@ impl<'s, 'a> Round<'s, 'a> {
                 }
                 self.s.set_shadow(gap.tensor, *shadow);
             }
-            Eviction::Recompute(extents) => {
-                wanted.push((StepPos::at(gap.to), gap.tensor));
+            Eviction::Recompute { extents, apart } => {
+                wanted.push(Wanted { before: StepPos::at(gap.to), tensor: gap.tensor, apart: *apart });
                 self.gone[c.gap] = true;
                 self.estimate(StepPos::at(gap.from + 1), StepPos::at(gap.to), i128::from(gap.bytes));
                 for e in extents {
@@ -230,12 +234,14 @@ impl<'s, 'a> Round<'s, 'a> {
         let now = duals.cost(s, t, &[], shadowed);
         let may_shadow = s.may_shadow(t) && !shadowed;
         for gap in gaps.filter(|&g| kept(g)) {
-            if self.recompute
-                && useful(gap)
-                && let Some(chain) = s.chain(gap, duals.reach)
-            {
-                let cost = duals.recompute(s.p, &chain.ops);
-                out.push(Candidate { gap, eviction: Eviction::Recompute(chain.extents), cost });
+            if self.recompute && useful(gap) {
+                let [besides, own] = s.chains(gap, duals.reach);
+                let apart = besides.is_some();
+                for (chain, apart) in besides.map(|c| (c, false)).into_iter().chain(own.map(|c| (c, apart))) {
+                    let cost = duals.recompute(s.p, &chain);
+                    let eviction = Eviction::Recompute { extents: chain.extents, apart };
+                    out.push(Candidate { gap, eviction, cost });
+                }
             }
             if !s.open[gap] {
                 continue;
@@ -260,32 +266,13 @@ impl<'s, 'a> Round<'s, 'a> {
 /// Keeps what need not go: contents that are made again, the longest first, and then swapped gaps, the
 /// dearest first.
 fn relax(s: &mut State<'_>, duals: &Duals) {
-    let steps = &s.genotype.sequence.steps;
-    let mut runs: BTreeMap<StepPos, u64> = BTreeMap::new();
-    if steps.len() > s.p.ops.len() {
-        let heads = recompute::heads(s.p, steps.iter());
-        for (i, _) in steps.iter().filter(|(_, step)| step.recompute.is_some()) {
-            *runs.entry(heads[i]).or_default() += s.genotype.sequence.ns[i];
-        }
-    }
-    let mut recompute: Vec<(StepPos, u64)> = runs.into_iter().collect();
-    if !recompute.is_empty() {
-        recompute.sort_by_key(|&(i, ns)| (std::cmp::Reverse(ns), i));
-        let mut dropped = Arena::filled(false, s.steps());
-        let mut least = s.least.clone();
-        for (i, _) in recompute {
-            let Some(t) = s.genotype.sequence.steps[i].recompute else { continue };
-            let touches = s.genotype.sequence.touches_of(t);
-            let here = touches.partition_point(|x| x.step < i);
-            let Some(after) = here.checked_sub(1).map(|k| touches[k].step.next()) else { continue };
-            let bytes = s.p.tensors[t].bytes;
-            if Ids::between(after, i).all(|k| least[k] + bytes <= s.capacity.kept[k]) {
-                least.range_mut(after, i).iter_mut().for_each(|l| *l += bytes);
-                dropped[i] = true;
-            }
-        }
-        if dropped.values().any(|&dropped| dropped) {
-            s.restructure(&[], &dropped, duals.reach);
+    if s.steps() > s.p.ops.len() {
+        let mut fewer = Fewer::new(s);
+        fewer.choose();
+        let Fewer { dropped, mut wanted, .. } = fewer;
+        if !wanted.is_empty() || dropped.values().any(|&dropped| dropped) {
+            wanted.sort_unstable();
+            s.restructure(&wanted, &dropped, duals.reach);
         }
     }
     let mut swapped: Vec<(f64, GapIx)> = Vec::new();
@@ -300,6 +287,86 @@ fn relax(s: &mut State<'_>, duals: &Duals) {
     swapped.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
     for (_, g) in swapped {
         keep_if_it_fits(s, duals, g);
+    }
+}
+
+/// Recomputations that a choice does without, within its capacity.
+struct Fewer<'s, 'a> {
+    s: &'s State<'a>,
+    /// Bytes that every step needs, with what stays instead.
+    least: Arena<StepPos, u64>,
+    dropped: Arena<StepPos, bool>,
+    /// Results that an earlier run makes besides its own.
+    wanted: Vec<Wanted>,
+    /// Those runs.
+    carriers: Vec<StepPos>,
+}
+
+impl<'s, 'a> Fewer<'s, 'a> {
+    fn new(s: &'s State<'a>) -> Fewer<'s, 'a> {
+        let (wanted, carriers) = Default::default();
+        Fewer { s, least: s.least.clone(), dropped: Arena::filled(false, s.steps()), wanted, carriers }
+    }
+
+    /// The longest runs first: each is dropped, or left to an earlier run of its op.
+    fn choose(&mut self) {
+        let sequence = &self.s.genotype.sequence;
+        let heads = recompute::heads(self.s.p, sequence.steps.iter());
+        let mut runs: BTreeMap<StepPos, u64> = BTreeMap::new();
+        for (i, _) in sequence.steps.iter().filter(|(_, step)| step.recompute.is_some()) {
+            *runs.entry(heads[i]).or_default() += sequence.ns[i];
+        }
+        let mut runs: Vec<(StepPos, u64)> = runs.into_iter().collect();
+        runs.sort_by_key(|&(i, ns)| (std::cmp::Reverse(ns), i));
+        for (i, _) in runs {
+            if !self.carriers.contains(&i) && !self.drop(i) {
+                self.join(i);
+            }
+        }
+    }
+
+    /// Leaves a run out, where all that it makes can stay instead.
+    fn drop(&mut self, i: StepPos) -> bool {
+        let sequence = &self.s.genotype.sequence;
+        let mut stayed: Vec<(TensorId, StepPos)> = Vec::new();
+        for t in sequence.steps[i].remade(self.s.p) {
+            let touches = sequence.touches_of(t);
+            let here = touches.partition_point(|x| x.step < i);
+            let after = here.checked_sub(1).map(|k| touches[k].step.next());
+            let Some(after) = after.filter(|&after| self.stay(t, after, i)) else {
+                for (t, after) in stayed {
+                    let bytes = self.s.p.tensors[t].bytes;
+                    self.least.range_mut(after, i).iter_mut().for_each(|least| *least -= bytes);
+                }
+                return false;
+            };
+            stayed.push((t, after));
+        }
+        self.dropped[i] = true;
+        true
+    }
+
+    /// Leaves what a run makes to one shortly before.
+    fn join(&mut self, i: StepPos) {
+        let Some(tensor) = self.s.genotype.sequence.steps[i].recompute else { return };
+        let there =
+            |run: &StepPos| !self.dropped[*run] && self.wanted.iter().all(|wanted| wanted.before != *run);
+        if let Some(run) = self.s.run_before(i).filter(there)
+            && self.stay(tensor, run.next(), i)
+        {
+            self.carriers.push(run);
+            self.wanted.push(Wanted { before: i, tensor, apart: false });
+        }
+    }
+
+    /// Has a tensor stay during steps, half-open, where it fits.
+    fn stay(&mut self, t: TensorId, from: StepPos, to: StepPos) -> bool {
+        let bytes = self.s.p.tensors[t].bytes;
+        let fits = Ids::between(from, to).all(|k| self.least[k] + bytes <= self.s.capacity.kept[k]);
+        if fits {
+            self.least.range_mut(from, to).iter_mut().for_each(|least| *least += bytes);
+        }
+        fits
     }
 }
 

@@ -3,7 +3,7 @@
 use memc_ir::{Arena, Id, ids};
 
 use super::decode::Decoder;
-use super::recompute::{self, Chain, Dropped, View};
+use super::recompute::{self, Chain, Dropped, View, Wanted};
 use crate::access_sequence::{AccessSequence, Gap, Step};
 use crate::genotype::{Genotype, Swap};
 use crate::ids::{GapIx, OpPos, StepPos, TensorId};
@@ -171,8 +171,9 @@ impl<'a> State<'a> {
         (gap.tensor, (gap.from >= 0).then(|| self.ids[StepPos::at(gap.from)]))
     }
 
-    /// The chain that recomputes a tensor at the end of a gap, where there is one.
-    pub(crate) fn chain(&self, g: GapIx, reach: f64) -> Option<Chain> {
+    /// The chains that recompute a tensor at the end of a gap: by a run that makes it besides, and by one of
+    /// its own.
+    pub(crate) fn chains(&self, g: GapIx, reach: f64) -> [Option<Chain>; 2] {
         let gap = &self.genotype.sequence.gaps[g];
         let possible = self.may.allow.recompute
             && gap.from >= 0
@@ -180,9 +181,14 @@ impl<'a> State<'a> {
             && !gap.dead
             && self.p.tensors[gap.tensor].kind == TensorKind::Transient;
         if !possible {
-            return None;
+            return [None, None];
         }
-        self.view(reach).chain(gap.tensor, StepPos::at(gap.to), &|g| self.swapped(g))
+        self.view(reach).chains(gap.tensor, StepPos::at(gap.to), &|g| self.swapped(g))
+    }
+
+    /// A step shortly before a recomputation that could make what that makes besides.
+    pub(crate) fn run_before(&self, at: StepPos) -> Option<StepPos> {
+        self.view(0.0).run_before_run(at)
     }
 
     /// The steps, for running ops again: an operand that is gone is made again when that takes at most the
@@ -192,8 +198,8 @@ impl<'a> State<'a> {
         View { p: self.p, s, ran: &self.ran, reach }
     }
 
-    /// Has contents made again before steps (step, tensor; sorted), and leaves steps out.
-    pub(crate) fn restructure(&mut self, wanted: &[(StepPos, TensorId)], dropped: &Dropped, reach: f64) {
+    /// Has contents made again (sorted), and leaves steps out.
+    pub(crate) fn restructure(&mut self, wanted: &[Wanted], dropped: &Dropped, reach: f64) {
         let steps = self.view(reach).edit(&self.ids, wanted, dropped);
         self.replace(steps);
     }

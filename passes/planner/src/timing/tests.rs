@@ -169,13 +169,14 @@ impl Plain {
 
 /// The ops in order, some of them again later.
 fn steps(p: &Problem, draw: &mut Seed) -> Vec<Step> {
-    let mut steps: Vec<Step> = p.ops.ids().map(|op| Step { op, recompute: None }).collect();
+    let mut steps: Vec<Step> = p.ops.ids().map(Step::first).collect();
     for op in p.ops.ids() {
         let writes = &p.ops[op].writes;
         if p.ops[op].repeatable && draw.below(4) == 0 && !writes.is_empty() {
             let recompute = Some(writes[draw.below(writes.len() as u64) as usize]);
             let at = op.index() + 1 + draw.below((p.ops.len() - op.index()) as u64) as usize;
-            steps.insert(at, Step { op, recompute });
+            let also = if p.ops[op].updates() { 0 } else { draw.below(1 << writes.len().min(63)) };
+            steps.insert(at, Step { op, recompute, also });
         }
     }
     steps
