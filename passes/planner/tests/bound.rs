@@ -90,8 +90,8 @@ fn random_script(p: &Problem, allow: Allow, draw: &mut Seed) -> Option<Schedule>
         if p.ops[op].repeatable && !results.is_empty() {
             let at = op.index() + 1 + draw.below((p.ops.len() - op.index()) as u64) as usize;
             let recompute = Some(results[draw.below(results.len() as u64) as usize]);
-            let all = (1 << results.len().min(63)) - 1;
-            let also = if p.ops[op].updates() { 0 } else { draw.below(all + 1) };
+            let sets = 1 << p.ops[op].writes.len().min(63);
+            let also = if p.ops[op].updates() { 0 } else { draw.below(sets) };
             steps.insert(at, Step { op, recompute, also });
         }
     }

@@ -86,10 +86,12 @@ impl Runs<'_> {
         let useful: Vec<TensorId> = op.writes.iter().copied().filter(|&t| self.useful(v, t)).collect();
         let mut out: Vec<Step> = Vec::new();
         for (k, &t) in useful.iter().enumerate() {
-            let together = out.iter().filter(|_| !op.updates() && k < MOST_TOGETHER);
-            let with: Vec<Step> = together.map(|&step| step.with(self.p, t)).collect();
+            let mut together = Vec::new();
+            if !op.updates() && k < MOST_TOGETHER {
+                together.extend(out.iter().map(|&step| step.with(self.p, t)));
+            }
             out.push(Step::again(v, t));
-            out.extend(with);
+            out.extend(together);
         }
         out.retain(|step| step.remade(self.p).any(|t| !self.is_touched(t)));
         out

@@ -42,8 +42,8 @@ impl Duals {
     /// Cost of a chain of recomputed ops, its part of the last one, in the measure of [`Duals::cost`].
     pub(crate) fn recompute(&self, p: &Problem, chain: &Chain) -> f64 {
         let cost = |op: OpPos| p.ops[op].time_ns as f64 * self.recompute[op];
-        let all: f64 = chain.ops.iter().map(|&op| cost(op)).sum();
-        all - chain.ops.last().map_or(0.0, |&op| cost(op) * (1.0 - chain.part))
+        let Some((&last, operands)) = chain.ops.split_last() else { return 0.0 };
+        operands.iter().map(|&op| cost(op)).sum::<f64>() + chain.part * cost(last)
     }
 
     /// Cost in ns of a tensor's copies when the gaps in `flipped` are swapped otherwise than they are,

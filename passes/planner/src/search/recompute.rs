@@ -32,6 +32,8 @@ pub(crate) struct Chain {
     pub(crate) extents: Vec<Extent>,
     /// Part of the last op's time that it costs: the rest is for other results of that op.
     pub(crate) part: f64,
+    /// See [`Wanted::apart`].
+    pub(crate) apart: bool,
 }
 
 /// A content that is to be made again before a step.
@@ -123,16 +125,17 @@ impl<'p> View<'_, 'p> {
         let op = self.s.steps[at].op;
         let sharing = self.sharing(t, op);
         let part = sharing.map_or(1.0, |w| self.part(t, w, at));
-        let chain = Chain { ops: Vec::new(), extents: Vec::new(), part };
+        let run = sharing.and_then(|w| self.run_before(t, w, at));
+        let chain = Chain { ops: Vec::new(), extents: Vec::new(), part, apart: run.is_some() };
         let mut follower = Follower { view: *self, at, away, chain, made: Vec::new() };
         if !follower.follow(t, op, 0) {
             return [None, None];
         }
         let besides = |run: StepPos| {
             let extent = Extent { from: run.next(), to: at, bytes: self.p.tensors[t].bytes };
-            Chain { ops: Vec::new(), extents: vec![extent], part: 1.0 }
+            Chain { ops: Vec::new(), extents: vec![extent], part: 1.0, apart: false }
         };
-        [sharing.and_then(|w| self.run_before(t, w, at)).map(besides), Some(follower.chain)]
+        [run.map(besides), Some(follower.chain)]
     }
 
     /// The steps with `wanted` contents (sorted) made again, and without the steps `dropped`; with `ids`.
@@ -235,9 +238,11 @@ impl Follower<'_, '_> {
             let Some(last) = next.checked_sub(1).and_then(|i| touches.get(i)) else { return false };
             self.chain.extents.push(Extent { from: last.step.next(), to: at, bytes });
         }
-        let new = makers.iter().filter(|w| !self.chain.ops.contains(w));
-        let new: Vec<OpPos> = new.copied().collect();
-        self.chain.ops.extend(new);
+        for &w in makers {
+            if !self.chain.ops.contains(&w) {
+                self.chain.ops.push(w);
+            }
+        }
         true
     }
 }
@@ -474,6 +479,8 @@ mod tests {
     use super::super::import::import;
     use super::super::state::Permissions;
     use crate::exact::{Judge, optimum};
+    use crate::problem::{Device, Problem, TensorKind};
+    use crate::sample::{op, tensor};
     use crate::{Allow, Request, Starts, json, plan};
 
     /// A tensor that two ops update in place is lost while others need its room, and all that made it runs
@@ -506,24 +513,19 @@ mod tests {
     /// search goes on from such decisions.
     #[test]
     fn results_that_are_needed_together_are_made_again_by_one_run() {
-        let text = r#"{"format": "memc-problem/1", "device": {"memory_bytes": 24576, "h2d_bytes_per_s": 0,
-            "d2h_bytes_per_s": 0, "duplex_total_bytes_per_s": 0, "copy_latency_ns": 0},
-            "tensors": [
-            {"id": 0, "name": "x", "bytes": 1024, "kind": "persistent"},
-            {"id": 1, "name": "linear", "bytes": 8192, "kind": "transient"},
-            {"id": 2, "name": "gelu", "bytes": 8192, "kind": "transient"},
-            {"id": 3, "name": "y", "bytes": 1024, "kind": "transient"},
-            {"id": 4, "name": "big", "bytes": 20480, "kind": "transient"},
-            {"id": 5, "name": "dy", "bytes": 1024, "kind": "transient"},
-            {"id": 6, "name": "dw", "bytes": 1024, "kind": "transient"}],
-            "ops": [
-            {"id": 0, "name": "fc", "time_ns": 100, "reads": [0], "writes": [1, 2], "repeatable": true},
-            {"id": 1, "name": "project", "time_ns": 10, "reads": [2], "writes": [3]},
-            {"id": 2, "name": "grow", "time_ns": 10, "reads": [3], "writes": [4]},
-            {"id": 3, "name": "shrink", "time_ns": 10, "reads": [4], "writes": [5]},
-            {"id": 4, "name": "gelu_grad", "time_ns": 10, "reads": [1, 5], "writes": [6]},
-            {"id": 5, "name": "update", "time_ns": 10, "reads": [0, 2, 6], "writes": [0]}]}"#;
-        let p = json::parse(text).expect("the problem is well-formed");
+        let sizes =
+            [("linear", 8192), ("gelu", 8192), ("y", 1024), ("big", 20480), ("dy", 1024), ("dw", 1024)];
+        let results = sizes.map(|(name, size)| tensor(name, TensorKind::Transient, size));
+        let tensors = [tensor("x", TensorKind::Persistent, 1024)].into_iter().chain(results).collect();
+        let ops = vec![
+            op("fc", 100, &[0], &[1, 2]),
+            op("project", 10, &[2], &[3]),
+            op("grow", 10, &[3], &[4]),
+            op("shrink", 10, &[4], &[5]),
+            op("gelu_grad", 10, &[1, 5], &[6]),
+            op("update", 10, &[0, 2, 6], &[0]),
+        ];
+        let p = Problem::new("mlp", Device::default(), tensors, ops).expect("it is well-formed");
         let found = plan(&p, &Request::new(24576), &Starts::NONE).expect("there is a plan");
         let schedule = crate::evaluate(&p, found.decisions).expect("it runs");
         assert_eq!((schedule.evaluation.step_ns, schedule.evaluation.recompute_ns), (250, 100));

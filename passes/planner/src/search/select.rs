@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use memc_ir::{Arena, Ids};
 
 use super::duals::Duals;
-use super::recompute::{self, Extent, Wanted};
+use super::recompute::{self, Chain, Dropped, Wanted};
 use super::state::State;
 use crate::ids::{GapIx, StepPos, TensorId};
 
@@ -20,11 +20,7 @@ enum Eviction {
         shadow: bool,
     },
     /// Its op is recomputed, for which other bytes have to be there.
-    Recompute {
-        extents: Vec<Extent>,
-        /// See [`Wanted::apart`].
-        apart: bool,
-    },
+    Recompute(Chain),
 }
 
 /// A way of freeing bytes, and what it costs.
@@ -174,9 +170,9 @@ impl<'s, 'a> Round<'s, 'a> {
                 here |= a <= worst && worst < b;
             }
         }
-        if let Eviction::Recompute { extents, .. } = &c.eviction {
+        if let Eviction::Recompute(chain) = &c.eviction {
             let bytes = self.s.genotype.sequence.gaps[c.gap].bytes as f64;
-            for e in extents {
+            for e in &chain.extents {
                 area -= (self.over[e.to] - self.over[e.from.min(e.to)]) * e.bytes as f64 / bytes;
             }
         }
@@ -202,11 +198,12 @@ impl<'s, 'a> Round<'s, 'a> {
                 }
                 self.s.set_shadow(gap.tensor, *shadow);
             }
-            Eviction::Recompute { extents, apart } => {
-                wanted.push(Wanted { before: StepPos::at(gap.to), tensor: gap.tensor, apart: *apart });
+            Eviction::Recompute(chain) => {
+                let (before, tensor) = (StepPos::at(gap.to), gap.tensor);
+                wanted.push(Wanted { before, tensor, apart: chain.apart });
                 self.gone[c.gap] = true;
                 self.estimate(StepPos::at(gap.from + 1), StepPos::at(gap.to), i128::from(gap.bytes));
-                for e in extents {
+                for e in &chain.extents {
                     self.estimate(e.from, e.to, -i128::from(e.bytes));
                 }
             }
@@ -235,12 +232,9 @@ impl<'s, 'a> Round<'s, 'a> {
         let may_shadow = s.may_shadow(t) && !shadowed;
         for gap in gaps.filter(|&g| kept(g)) {
             if self.recompute && useful(gap) {
-                let [besides, own] = s.chains(gap, duals.reach);
-                let apart = besides.is_some();
-                for (chain, apart) in besides.map(|c| (c, false)).into_iter().chain(own.map(|c| (c, apart))) {
+                for chain in s.chains(gap, duals.reach).into_iter().flatten() {
                     let cost = duals.recompute(s.p, &chain);
-                    let eviction = Eviction::Recompute { extents: chain.extents, apart };
-                    out.push(Candidate { gap, eviction, cost });
+                    out.push(Candidate { gap, eviction: Eviction::Recompute(chain), cost });
                 }
             }
             if !s.open[gap] {
@@ -266,14 +260,9 @@ impl<'s, 'a> Round<'s, 'a> {
 /// Keeps what need not go: contents that are made again, the longest first, and then swapped gaps, the
 /// dearest first.
 fn relax(s: &mut State<'_>, duals: &Duals) {
-    if s.steps() > s.p.ops.len() {
-        let mut fewer = Fewer::new(s);
-        fewer.choose();
-        let Fewer { dropped, mut wanted, .. } = fewer;
-        if !wanted.is_empty() || dropped.values().any(|&dropped| dropped) {
-            wanted.sort_unstable();
-            s.restructure(&wanted, &dropped, duals.reach);
-        }
+    let dropped = dropped(s);
+    if dropped.values().any(|&dropped| dropped) {
+        s.restructure(&[], &dropped, duals.reach);
     }
     let mut swapped: Vec<(f64, GapIx)> = Vec::new();
     for g in s.open.ids() {
@@ -290,84 +279,40 @@ fn relax(s: &mut State<'_>, duals: &Duals) {
     }
 }
 
-/// Recomputations that a choice does without, within its capacity.
-struct Fewer<'s, 'a> {
-    s: &'s State<'a>,
-    /// Bytes that every step needs, with what stays instead.
-    least: Arena<StepPos, u64>,
-    dropped: Arena<StepPos, bool>,
-    /// Results that an earlier run makes besides its own.
-    wanted: Vec<Wanted>,
-    /// Those runs.
-    carriers: Vec<StepPos>,
-}
-
-impl<'s, 'a> Fewer<'s, 'a> {
-    fn new(s: &'s State<'a>) -> Fewer<'s, 'a> {
-        let (wanted, carriers) = Default::default();
-        Fewer { s, least: s.least.clone(), dropped: Arena::filled(false, s.steps()), wanted, carriers }
+/// For every step, whether it is a recomputation that a choice does without: what it makes can stay instead.
+fn dropped(s: &State<'_>) -> Dropped {
+    let sequence = &s.genotype.sequence;
+    let mut dropped = Arena::filled(false, s.steps());
+    if s.steps() == s.p.ops.len() {
+        return dropped;
     }
-
-    /// The longest runs first: each is dropped, or left to an earlier run of its op.
-    fn choose(&mut self) {
-        let sequence = &self.s.genotype.sequence;
-        let heads = recompute::heads(self.s.p, sequence.steps.iter());
-        let mut runs: BTreeMap<StepPos, u64> = BTreeMap::new();
-        for (i, _) in sequence.steps.iter().filter(|(_, step)| step.recompute.is_some()) {
-            *runs.entry(heads[i]).or_default() += sequence.ns[i];
-        }
-        let mut runs: Vec<(StepPos, u64)> = runs.into_iter().collect();
-        runs.sort_by_key(|&(i, ns)| (std::cmp::Reverse(ns), i));
-        for (i, _) in runs {
-            if !self.carriers.contains(&i) && !self.drop(i) {
-                self.join(i);
-            }
-        }
+    let heads = recompute::heads(s.p, sequence.steps.iter());
+    let mut runs: BTreeMap<StepPos, u64> = BTreeMap::new();
+    for (i, _) in sequence.steps.iter().filter(|(_, step)| step.recompute.is_some()) {
+        *runs.entry(heads[i]).or_default() += sequence.ns[i];
     }
-
-    /// Leaves a run out, where all that it makes can stay instead.
-    fn drop(&mut self, i: StepPos) -> bool {
-        let sequence = &self.s.genotype.sequence;
-        let mut stayed: Vec<(TensorId, StepPos)> = Vec::new();
-        for t in sequence.steps[i].remade(self.s.p) {
+    let mut runs: Vec<(StepPos, u64)> = runs.into_iter().collect();
+    runs.sort_by_key(|&(i, ns)| (std::cmp::Reverse(ns), i));
+    let mut least = s.least.clone();
+    for (i, _) in runs {
+        // The step after which a result would stay.
+        let after = |t: TensorId| {
             let touches = sequence.touches_of(t);
-            let here = touches.partition_point(|x| x.step < i);
-            let after = here.checked_sub(1).map(|k| touches[k].step.next());
-            let Some(after) = after.filter(|&after| self.stay(t, after, i)) else {
-                for (t, after) in stayed {
-                    let bytes = self.s.p.tensors[t].bytes;
-                    self.least.range_mut(after, i).iter_mut().for_each(|least| *least -= bytes);
-                }
-                return false;
-            };
-            stayed.push((t, after));
-        }
-        self.dropped[i] = true;
-        true
-    }
-
-    /// Leaves what a run makes to one shortly before.
-    fn join(&mut self, i: StepPos) {
-        let Some(tensor) = self.s.genotype.sequence.steps[i].recompute else { return };
-        let there =
-            |run: &StepPos| !self.dropped[*run] && self.wanted.iter().all(|wanted| wanted.before != *run);
-        if let Some(run) = self.s.run_before(i).filter(there)
-            && self.stay(tensor, run.next(), i)
-        {
-            self.carriers.push(run);
-            self.wanted.push(Wanted { before: i, tensor, apart: false });
+            touches[..touches.partition_point(|x| x.step < i)].last().map(|x| x.step.next())
+        };
+        let made: Option<Vec<(StepPos, u64)>> =
+            sequence.steps[i].remade(s.p).map(|t| Some((after(t)?, s.p.tensors[t].bytes))).collect();
+        let Some(made) = made else { continue };
+        let stay = |k: StepPos| -> u64 {
+            made.iter().filter(|&&(after, _)| after <= k).map(|&(_, bytes)| bytes).sum()
+        };
+        let from = made.iter().map(|&(after, _)| after).min().unwrap_or(i);
+        if Ids::between(from, i).all(|k| least[k] + stay(k) <= s.capacity.kept[k]) {
+            Ids::between(from, i).for_each(|k| least[k] += stay(k));
+            dropped[i] = true;
         }
     }
-
-    /// Has a tensor stay during steps, half-open, where it fits.
-    fn stay(&mut self, t: TensorId, from: StepPos, to: StepPos) -> bool {
-        let bytes = self.s.p.tensors[t].bytes;
-        let fits = Ids::between(from, to).all(|k| self.least[k] + bytes <= self.s.capacity.kept[k]);
-        if fits {
-            self.least.range_mut(from, to).iter_mut().for_each(|least| *least += bytes);
-        }
-        fits
-    }
+    dropped
 }
 
 /// Whether there is room for a gap's bytes throughout.

@@ -15,13 +15,9 @@ impl View<'_, '_> {
     /// place.
     pub(super) fn sharing(&self, t: TensorId, op: OpPos) -> Option<OpPos> {
         let w = *self.p.tensors[t].writes.get(content(self.p, t, op).checked_sub(1)?)?;
-        self.shares(w, t).then_some(w)
-    }
-
-    /// Whether a run of an op again may make `t` besides other results.
-    fn shares(&self, w: OpPos, t: TensorId) -> bool {
         let op = &self.p.ops[w];
-        op.writes.len() > 1 && !op.updates() && results(self.p, w).any(|(_, y)| y == t)
+        let shares = op.writes.len() > 1 && !op.updates() && results(self.p, w).any(|(_, y)| y == t);
+        shares.then_some(w)
     }
 
     /// A step shortly before `at`, since `t` was touched, that runs the op `w` again and could make `t`
@@ -32,13 +28,6 @@ impl View<'_, '_> {
         let from = touches.get(before)?.step.next().max(StepPos::new(at.index().saturating_sub(NEAR)));
         let again = |&i: &StepPos| self.s.steps[i].op == w && self.is_whole(i);
         Ids::between(from, at).rev().find(again)
-    }
-
-    /// As [`View::run_before`], for what a recomputation alone makes.
-    pub(super) fn run_before_run(&self, at: StepPos) -> Option<StepPos> {
-        let step = self.s.steps[at];
-        let t = step.recompute.filter(|_| step.also == 0 && self.is_whole(at))?;
-        if self.shares(step.op, t) { self.run_before(t, step.op, at) } else { None }
     }
 
     /// Whether a step is a recomputation whose results no further runs update.

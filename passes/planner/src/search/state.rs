@@ -186,11 +186,6 @@ impl<'a> State<'a> {
         self.view(reach).chains(gap.tensor, StepPos::at(gap.to), &|g| self.swapped(g))
     }
 
-    /// A step shortly before a recomputation that could make what that makes besides.
-    pub(crate) fn run_before(&self, at: StepPos) -> Option<StepPos> {
-        self.view(0.0).run_before_run(at)
-    }
-
     /// The steps, for running ops again: an operand that is gone is made again when that takes at most the
     /// part `reach` of its copies' time.
     fn view(&self, reach: f64) -> View<'_, 'a> {
