@@ -9,7 +9,7 @@
 //! the rest is minimal. The step is walked twice. A wait that the first walk needs within a step stays even
 //! if the second walk finds it implied, because it may be among those that imply it.
 
-use std::collections::BTreeMap;
+use std::ops::Range;
 
 use memc_ir::{Arena, ByteRange, Stream};
 
@@ -40,21 +40,53 @@ pub struct Wait {
     pub previous: bool,
 }
 
-/// An execution: command, walk (0 or 1), its sequence number on its stream.
+/// An execution: command, its stream, and walk (0 or 1).
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Run {
     command: CommandIx,
+    stream: Stream,
     walk: u8,
-    stream: usize,
-    number: u64,
 }
 
-/// Bytes with a common history: who wrote them last, and who read them since, per stream.
-#[derive(Clone)]
-struct Cell {
-    end: u64,
+/// History of some bytes: who wrote them last, and who read them since, per stream.
+#[derive(Clone, Copy, Default)]
+struct History {
     writer: Option<Run>,
     readers: [Option<Run>; STREAMS],
+}
+
+/// The bytes of one arena, in stretches with a common history.
+struct Shadow {
+    /// First byte of every stretch, ascending from 0; the next one's is its end, and the last has none.
+    starts: Vec<u64>,
+    history: Vec<History>,
+}
+
+impl Default for Shadow {
+    fn default() -> Shadow {
+        Shadow { starts: vec![0], history: vec![History::default()] }
+    }
+}
+
+impl Shadow {
+    /// Index of the stretch that begins at a byte; if need be one is split there.
+    fn split(&mut self, at: u64) -> usize {
+        self.starts.binary_search(&at).unwrap_or_else(|i| {
+            let before = self.history.get(i.wrapping_sub(1)).copied().unwrap_or_default();
+            self.starts.insert(i, at);
+            self.history.insert(i, before);
+            i
+        })
+    }
+
+    /// Indices of the stretches that make up exactly some bytes.
+    fn stretches(&mut self, range: ByteRange) -> Range<usize> {
+        if range.start >= range.end {
+            return 0..0;
+        }
+        let from = self.split(range.start);
+        from..self.split(range.end)
+    }
 }
 
 /// The waits of every command, ascending.
@@ -79,106 +111,83 @@ pub fn waits(commands: &Arena<CommandIx, Access>) -> Arena<CommandIx, Vec<Wait>>
 
 #[derive(Default)]
 struct Walker {
-    shadow: [BTreeMap<u64, Cell>; 2],
+    shadow: [Shadow; 2],
     /// Commands that each stream is known to come after, by number on each stream.
     clocks: [[u64; STREAMS]; STREAMS],
     /// The clock right after every execution, by walk and command.
     after: [Arena<CommandIx, [u64; STREAMS]>; 2],
     /// The last execution of every command.
     ran: Arena<CommandIx, Option<Run>>,
+    /// Executions that the visited command needs; kept for its memory.
+    needs: Vec<Run>,
 }
 
 impl Walker {
+    /// The clock right after an execution.
+    fn clock(&self, r: &Run) -> [u64; STREAMS] {
+        self.after[usize::from(r.walk)][r.command]
+    }
+
+    /// Number of an execution on its stream.
+    fn number(&self, r: &Run) -> u64 {
+        self.clock(r)[r.stream as usize]
+    }
+
     fn visit(&mut self, command: CommandIx, access: &Access, walk: u8, out: &mut Vec<Wait>) {
         let stream = access.stream as usize;
-        let mut needs: Vec<Run> = Vec::new();
-        for &range in access.reads.iter().chain(&access.writes) {
-            let map = &mut self.shadow[range.space as usize];
-            split(map, range.start);
-            split(map, range.end);
-        }
-        for &range in &access.reads {
-            self.cells(range, |cell| needs.extend(cell.writer));
-        }
-        for &range in &access.writes {
-            self.cells(range, |cell| {
-                needs.extend(cell.writer);
-                needs.extend(cell.readers.iter().flatten());
-            });
-        }
+        let run = Run { command, stream: access.stream, walk };
+        let mut needs = std::mem::take(&mut self.needs);
+        needs.clear();
         needs.extend(access.after.and_then(|after| self.ran.get(after).copied().flatten()));
-        needs.retain(|r| self.clocks[stream][r.stream] < r.number);
-        let clock = |r: &Run| self.after[usize::from(r.walk)][r.command];
+        self.touch(access, run, &mut needs);
+        needs.retain(|r| *r != run && self.clocks[stream][r.stream as usize] < self.number(r));
         // The last of a stream implies what is before it there; it may be implied by that of the other
         // stream.
-        let last = |of: usize| needs.iter().filter(|r| r.stream == of).max_by_key(|r| r.number);
-        let lasts: Vec<Run> = (0..STREAMS).filter_map(last).copied().collect();
-        let implies = |a: &Run, b: &Run| a.stream != b.stream && clock(a)[b.stream] >= b.number;
-        let needed = lasts.iter().filter(|b| !lasts.iter().any(|a| implies(a, b)));
-        let needed: Vec<(Run, [u64; STREAMS])> = needed.map(|r| (*r, clock(r))).collect();
-        for (need, clock) in needed {
-            for (mine, theirs) in self.clocks[stream].iter_mut().zip(clock) {
+        let last =
+            |of: usize| needs.iter().filter(|r| r.stream as usize == of).max_by_key(|r| self.number(r));
+        let lasts: [Option<Run>; STREAMS] = std::array::from_fn(|of| last(of).copied());
+        let implies =
+            |a: &Run, b: &Run| a.stream != b.stream && self.clock(a)[b.stream as usize] >= self.number(b);
+        let lasts = lasts.iter().flatten();
+        let is_needed = |b: &&Run| !lasts.clone().any(|a| implies(a, b));
+        let mut clock = self.clocks[stream];
+        for need in lasts.clone().filter(is_needed) {
+            for (mine, theirs) in clock.iter_mut().zip(self.clock(need)) {
                 *mine = (*mine).max(theirs);
             }
             out.push(Wait { command: need.command, previous: need.walk < walk });
         }
-        self.clocks[stream][stream] += 1;
-        let run = Run { command, walk, stream, number: self.clocks[stream][stream] };
-        self.after[usize::from(walk)][command] = self.clocks[stream];
+        clock[stream] += 1;
+        self.clocks[stream] = clock;
+        self.after[usize::from(walk)][command] = clock;
         self.ran[command] = Some(run);
+        self.needs = needs;
+    }
+
+    /// Enters an execution into the history of its bytes; `needs` gets those that it conflicts with, itself
+    /// among them where it reads what it writes.
+    fn touch(&mut self, access: &Access, run: Run, needs: &mut Vec<Run>) {
         for &range in &access.reads {
-            self.cells(range, |cell| cell.readers[stream] = Some(run));
+            let shadow = &mut self.shadow[range.space as usize];
+            for i in shadow.stretches(range) {
+                let history = &mut shadow.history[i];
+                needs.extend(history.writer);
+                history.readers[run.stream as usize] = Some(run);
+            }
         }
         for &range in &access.writes {
-            self.overwrite(range, run);
-        }
-    }
-
-    /// Gives bytes, whose ends are boundaries, one history: written by `run`.
-    fn overwrite(&mut self, range: ByteRange, run: Run) {
-        let (from, to) = (range.start, range.end);
-        if from >= to {
-            return;
-        }
-        let map = &mut self.shadow[range.space as usize];
-        let rest: Vec<u64> = map.range(from + 1..to).map(|(&at, _)| at).collect();
-        for at in rest {
-            map.remove(&at);
-        }
-        map.insert(from, Cell { end: to, writer: Some(run), readers: [None; STREAMS] });
-    }
-
-    /// Calls `f` on the cells that make up exactly the bytes, whose ends are boundaries.
-    fn cells(&mut self, range: ByteRange, mut f: impl FnMut(&mut Cell)) {
-        let (from, to) = (range.start, range.end);
-        let map = &mut self.shadow[range.space as usize];
-        let (mut at, mut holes) = (from, Vec::new());
-        let mut hole = |at: u64, end: u64| {
-            if at < end {
-                let mut cell = Cell { end, writer: None, readers: [None; STREAMS] };
-                f(&mut cell);
-                holes.push((at, cell));
+            let shadow = &mut self.shadow[range.space as usize];
+            let stretches = shadow.stretches(range);
+            for history in &shadow.history[stretches.clone()] {
+                needs.extend(history.writer);
+                needs.extend(history.readers.iter().flatten());
             }
-        };
-        for (&start, cell) in map.range_mut(from..to.max(from)) {
-            hole(at, start);
-            at = cell.end;
+            if !stretches.is_empty() {
+                let rest = stretches.start + 1..stretches.end;
+                shadow.history[stretches.start] = History { writer: Some(run), readers: [None; STREAMS] };
+                shadow.starts.drain(rest.clone());
+                shadow.history.drain(rest);
+            }
         }
-        hole(at, to);
-        for (_, cell) in map.range_mut(from..to.max(from)) {
-            f(cell);
-        }
-        map.extend(holes);
-    }
-}
-
-/// Makes `at` a boundary between cells.
-fn split(map: &mut BTreeMap<u64, Cell>, at: u64) {
-    if let Some((_, cell)) = map.range_mut(..at).next_back()
-        && cell.end > at
-    {
-        let right = cell.clone();
-        cell.end = at;
-        map.insert(at, right);
     }
 }
