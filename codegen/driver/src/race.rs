@@ -59,7 +59,7 @@ struct Turns {
     /// With other ops there.
     on_host: usize,
     /// The last of these, each like the fastest until then.
-    beside: usize,
+    like: usize,
     /// With all effort.
     finalists: usize,
 }
@@ -76,8 +76,8 @@ impl Turns {
         let finalists = FINALISTS.min(all / 4).max(1);
         let most = (OPS_ON_HOST / ops.max(1)).clamp(3, MOST_ON_HOST);
         let apart = most.min((all - finalists).div_ceil(2));
-        let beside = apart / 3;
-        Turns { first: all - finalists - apart, on_host: apart + beside, beside, finalists }
+        let like = if apart > 1 { 1 + apart / 3 } else { 0 };
+        Turns { first: all - finalists - apart, on_host: apart + like, like, finalists }
     }
 }
 
@@ -167,9 +167,9 @@ impl Race<'_> {
         open.sort_by_key(|&at| self.candidates()[at].compute_ns());
         let all = open.len() + turns.on_host.min(self.others.len());
         if !heats || open.len() + self.others.len() < 2 || turns.is_single() {
-            self.heat(&open, effort, (0, all));
+            let times = self.heat(&open, effort, (0, all));
             let less = if heats { effort - 1 } else { effort };
-            self.heat_on_host(&turns, less, (open.len(), all));
+            self.heat_on_host(&turns, less, &times, (open.len(), all));
             return;
         }
         let count = all + turns.finalists;
@@ -184,7 +184,8 @@ impl Race<'_> {
         let others: Vec<usize> = others.into_iter().filter(promising).collect();
         let before = first.len() + others.len();
         times.extend(self.heat(&others, effort - 1, (first.len(), count)));
-        times.extend(self.heat_on_host(&turns, effort - 1, (before, count)));
+        let on_host = self.heat_on_host(&turns, effort - 1, &times, (before, count));
+        times.extend(on_host);
         let last = self.finalists(&times, turns.finalists);
         self.heat(&last, effort, (count - last.len(), count));
     }

@@ -1,9 +1,13 @@
 //! The candidates with other ops on the host: which are planned.
 //!
-//! The first are chosen by a glance and a bound, before a search. A glance overestimates the step and a bound
-//! underestimates it, both most where much has to leave the device. The last are those most like the fastest.
+//! The first are chosen by a glance and a bound. A glance overestimates the step and a bound underestimates
+//! it, both most where much has to leave the device. How much a glance is wrong depends on the formulation:
+//! it is corrected by what the last search of the same formulation made of its own. The last are those most
+//! like the fastest.
 
 use std::collections::BTreeMap;
+
+use memc_planner::Order;
 
 use super::{LESS_BY_HOST, Race, Turns};
 
@@ -17,6 +21,15 @@ const GLANCED_OPS: usize = 60_000;
 /// A candidate and the time in ns of the step that its search would begin with.
 type Glance = (u64, usize);
 
+/// The candidates with other ops on the host, and what is known of them.
+struct Field {
+    glances: Vec<Glance>,
+    /// Candidates that were planned, the last one last: with the glance and the time of the step, in ns.
+    planned: Vec<(usize, u64, u64)>,
+    /// Candidates whose turn was.
+    taken: Vec<usize>,
+}
+
 impl Race<'_> {
     /// Whether updates may move to the host, and may make the step noticeably shorter there.
     fn is_worth_host(&self) -> bool {
@@ -29,11 +42,13 @@ impl Race<'_> {
             && self.step_ns() > ideal + ideal / LESS_BY_HOST
     }
 
-    /// Plans candidates with other ops on the host that are worth a plan, as [`Race::heat`].
+    /// Plans candidates with other ops on the host that are worth a plan, as [`Race::heat`]. `known` are the
+    /// times of the steps of candidates planned before.
     pub(super) fn heat_on_host(
         &mut self,
         turns: &Turns,
         effort: u32,
+        known: &[(u64, usize)],
         (before, count): (usize, usize),
     ) -> Vec<(u64, usize)> {
         if !self.is_worth_host() {
@@ -44,18 +59,49 @@ impl Race<'_> {
             let all: Vec<usize> = glances.iter().map(|glance| glance.1).collect();
             self.instance.bound_all(&all, self.budget, self.search.allow);
         }
-        let (mut taken, mut times) = (Vec::new(), Vec::new());
+        let mut times = Vec::new();
+        let mut field = Field { glances, planned: self.planned(known), taken: Vec::new() };
         for turn in 0..turns.on_host {
-            let fastest = times.iter().min().filter(|_| turn >= turns.on_host - turns.beside);
-            let beside = fastest.and_then(|&(_, fastest)| {
-                let beside = self.beside(&glances, fastest);
-                self.best_of(&beside, 1, &taken)
-            });
-            let Some(next) = beside.or_else(|| self.best_of(&glances, turn % 3, &taken)) else { break };
-            taken.push(next);
-            times.extend(self.heat(&[next], effort, (before + turn, count)));
+            let fastest = times.iter().min().map(|&(_, at)| at);
+            let like = turn.checked_sub(turns.on_host - turns.like).zip(fastest);
+            let next = match like {
+                Some((nth, fastest)) => self.like(&field, fastest, nth),
+                None => self.best_of(&field, &self.new_sets(&field), turn % 3),
+            };
+            let Some(next) = next else { break };
+            field.taken.push(next);
+            let found = self.heat(&[next], effort, (before + turn, count));
+            let glance_ns =
+                field.glances.iter().find(|&&(_, at)| at == next).map(|&(glance_ns, _)| glance_ns);
+            field.planned.extend(found.iter().zip(glance_ns).map(|(&(step_ns, at), g)| (at, g, step_ns)));
+            times.extend(found);
         }
         times
+    }
+
+    /// Candidates with their glances and the times of their steps, in ns, of those in the order as given.
+    fn planned(&self, times: &[(u64, usize)]) -> Vec<(usize, u64, u64)> {
+        let given = |time: &&(u64, usize)| self.candidates()[time.1].pose.order == Order::Given;
+        let times: Vec<(u64, usize)> = times.iter().filter(given).copied().collect();
+        let glances = self.glances(&times.iter().map(|&(_, at)| at).collect::<Vec<usize>>());
+        let step_ns = |at: usize| times.iter().find(|&&(_, other)| other == at).map(|&(step_ns, _)| step_ns);
+        glances.into_iter().filter_map(|(glance_ns, at)| Some((at, glance_ns, step_ns(at)?))).collect()
+    }
+
+    /// A candidate like the fastest: first the best that was not taken, be it of another formulation; then
+    /// one with a little more or less on the host.
+    fn like(&self, field: &Field, fastest: usize, nth: usize) -> Option<usize> {
+        let beside = || self.best_of(field, &self.beside(&self.new_sets(field), fastest), 1);
+        let mut open = field.glances.clone();
+        open.retain(|(_, at)| !field.taken.contains(at));
+        let best = || self.best_of(field, &open, 0);
+        if nth == 0 { best() } else { beside().or_else(best) }
+    }
+
+    /// The candidates with ops on the host that no candidate has that was taken.
+    fn new_sets(&self, field: &Field) -> Vec<Glance> {
+        let is_new = |at: usize| field.taken.iter().all(|&other| self.host(other) != self.host(at));
+        field.glances.iter().copied().filter(|&(_, at)| is_new(at)).collect()
     }
 
     /// Glances at the candidates with other ops on the host, as [`Race::glances`].
@@ -92,18 +138,23 @@ impl Race<'_> {
         glances
     }
 
-    /// The best candidate by its glance (rank 0), its glance and bound (1), or its bound (2), with ops on the
-    /// host that no candidate has that was taken.
-    fn best_of(&self, glances: &[Glance], rank: usize, taken: &[usize]) -> Option<usize> {
-        let is_new = |at: usize| taken.iter().all(|&other| self.host(other) != self.host(at));
+    /// The best candidate by its corrected glance (rank 0), that and its bound (1), or its bound (2).
+    fn best_of(&self, field: &Field, glances: &[Glance], rank: usize) -> Option<usize> {
         let bound_ns = |at: usize| self.bound_ns(at).unwrap_or(u64::MAX);
-        let mut open: Vec<Glance> = glances.iter().copied().filter(|&(_, at)| is_new(at)).collect();
-        open.sort_by_key(|&(glance_ns, at)| match rank {
-            0 => glance_ns,
-            1 => glance_ns.saturating_add(bound_ns(at)),
-            _ => bound_ns(at),
+        let glance_ns = |&(glance_ns, at): &Glance| {
+            let formulation = |at: usize| self.candidates()[at].pose.formulation;
+            let last = field.planned.iter().rev().find(|known| formulation(known.0) == formulation(at));
+            last.map_or(glance_ns, |&(_, glance, step)| {
+                (u128::from(glance_ns) * u128::from(step) / u128::from(glance.max(1))) as u64
+            })
+        };
+        let mut ranked = glances.to_vec();
+        ranked.sort_by_key(|glance| match rank {
+            0 => glance_ns(glance),
+            1 => glance_ns(glance).saturating_add(bound_ns(glance.1)),
+            _ => bound_ns(glance.1),
         });
-        open.into_iter().map(|(_, at)| at).find(|&at| !self.is_hopeless(at))
+        ranked.into_iter().map(|(_, at)| at).find(|&at| !self.is_hopeless(at))
     }
 
     /// Of the candidates with more on the host than another those most like it, and of those with less.
