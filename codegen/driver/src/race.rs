@@ -73,10 +73,10 @@ impl Turns {
     /// For a step of so many ops.
     fn of(ops: usize) -> Turns {
         let all = (OPS / ops.max(1)).max(3);
-        let finalists = FINALISTS.min(all / 4).max(1);
+        let finalists = FINALISTS.min(all / 5).max(1);
         let most = (OPS_ON_HOST / ops.max(1)).clamp(3, MOST_ON_HOST);
         let apart = most.min((all - finalists).div_ceil(2));
-        let like = if apart > 1 { 1 + apart / 3 } else { 0 };
+        let like = if apart > 1 { 2 + apart / 3 } else { 0 };
         Turns { first: all - finalists - apart, on_host: apart + like, like, finalists }
     }
 }

@@ -32,8 +32,8 @@ pub const MANY_OPS: usize = 8192;
 /// Ops from which on [`Starts::thorough`] planners are not asked.
 const LONG: usize = 2048;
 
-/// Ops up to which plans that fit are made of what all others answer. Beyond, plans to start from are made of
-/// what promises most, and others only where they may be faster than what the search found.
+/// Ops up to which plans that fit are made of what all others answer. Beyond, they are made where they may be
+/// faster than what the search found, and of what promises most where there is no other plan or no search.
 const FEW: usize = 256;
 
 /// Number of answers that promise most.
@@ -63,7 +63,7 @@ pub fn plan(p: &Problem, request: &Request<'_>, starts: &Starts<'_>) -> Result<F
             c.known.push(found.decisions.clone());
         }
         promised = promises(p, request.capacity, std::mem::take(&mut asked));
-        let fits = if c.best.is_some() && many { 0 } else { PROMISING };
+        let fits = if c.best.is_some() && (many || request.effort > 0) { 0 } else { PROMISING };
         asked.extend(promised.iter().take(fits).map(|(_, answer)| answer.clone()));
     }
     c.fit(asked, if few { CALLS } else { TWICE });

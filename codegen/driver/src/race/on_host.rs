@@ -88,14 +88,18 @@ impl Race<'_> {
         glances.into_iter().filter_map(|(glance_ns, at)| Some((at, glance_ns, step_ns(at)?))).collect()
     }
 
-    /// A candidate like the fastest: first the best that was not taken, be it of another formulation; then
-    /// one with a little more or less on the host.
+    /// A candidate like the fastest: first those with the same ops on the host, of other formulations; then
+    /// those with a little more or less on the host. Where none is left, the best that was not taken.
     fn like(&self, field: &Field, fastest: usize, nth: usize) -> Option<usize> {
-        let beside = || self.best_of(field, &self.beside(&self.new_sets(field), fastest), 1);
         let mut open = field.glances.clone();
         open.retain(|(_, at)| !field.taken.contains(at));
-        let best = || self.best_of(field, &open, 0);
-        if nth == 0 { best() } else { beside().or_else(best) }
+        let mut same = open.clone();
+        same.retain(|&(_, at)| self.host(at) == self.host(fastest));
+        let first = match nth {
+            0 | 1 => self.best_of(field, &same, 0),
+            _ => self.best_of(field, &self.beside(&self.new_sets(field), fastest), 1),
+        };
+        first.or_else(|| self.best_of(field, &open, 0))
     }
 
     /// The candidates with ops on the host that no candidate has that was taken.
