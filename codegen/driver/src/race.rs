@@ -14,7 +14,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant as Time};
 
 use memc_baselines::PLANNERS;
-use memc_planner::{Alive, MANY_OPS, NoPlan, Order, Planner, Progress, Request, Schedule, TensorKind};
+use memc_planner::{
+    Alive, Formulation, MANY_OPS, NoPlan, Order, Planner, Progress, Request, Schedule, TensorKind,
+};
 use rayon::prelude::*;
 
 use crate::candidate::Candidate;
@@ -178,9 +180,8 @@ impl Race<'_> {
         let mut times = self.heat(&first, effort - 1, (0, count));
         // Another order is tried of the formulations that promise most.
         let close = near(&times);
-        let formulation = |at: usize| self.candidates()[at].pose.formulation;
-        let promising =
-            |&at: &usize| times.is_empty() || close.iter().any(|&c| formulation(c) == formulation(at));
+        let is_close = |at: usize| close.iter().any(|&c| self.formulation(c) == self.formulation(at));
+        let promising = |&at: &usize| times.is_empty() || is_close(at);
         let others: Vec<usize> = others.into_iter().filter(promising).collect();
         let before = first.len() + others.len();
         times.extend(self.heat(&others, effort - 1, (first.len(), count)));
@@ -318,6 +319,10 @@ impl Race<'_> {
 
     fn candidates(&self) -> &[Candidate] {
         self.instance.candidates()
+    }
+
+    fn formulation(&self, at: usize) -> Formulation {
+        self.candidates()[at].pose.formulation
     }
 
     /// Whether everything of a candidate can stay.

@@ -72,7 +72,7 @@ impl Shadow {
     /// Index of the stretch that begins at a byte; if need be one is split there.
     fn split(&mut self, at: u64) -> usize {
         self.starts.binary_search(&at).unwrap_or_else(|i| {
-            let before = self.history.get(i.wrapping_sub(1)).copied().unwrap_or_default();
+            let before = self.history[i - 1];
             self.starts.insert(i, at);
             self.history.insert(i, before);
             i

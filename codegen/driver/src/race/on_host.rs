@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 
-use memc_planner::Order;
+use memc_planner::{Formulation, Order};
 
 use super::{LESS_BY_HOST, Race, Turns};
 
@@ -24,8 +24,8 @@ type Glance = (u64, usize);
 /// The candidates with other ops on the host, and what is known of them.
 struct Field {
     glances: Vec<Glance>,
-    /// Candidates that were planned, the last one last: with the glance and the time of the step, in ns.
-    planned: Vec<(usize, u64, u64)>,
+    /// For every formulation the glance of the candidate that was planned last, and the time of its step.
+    last: BTreeMap<Formulation, (u64, u64)>,
     /// Candidates whose turn was.
     taken: Vec<usize>,
 }
@@ -54,13 +54,15 @@ impl Race<'_> {
         if !self.is_worth_host() {
             return Vec::new();
         }
-        let glances = self.glances_on_host(turns);
+        let mut field =
+            Field { glances: self.glances_on_host(turns), last: BTreeMap::new(), taken: Vec::new() };
+        // A single one is chosen among those of one formulation.
         if turns.on_host > 1 {
-            let all: Vec<usize> = glances.iter().map(|glance| glance.1).collect();
+            let all: Vec<usize> = field.glances.iter().map(|glance| glance.1).collect();
             self.instance.bound_all(&all, self.budget, self.search.allow);
+            field.last = self.last(known);
         }
         let mut times = Vec::new();
-        let mut field = Field { glances, planned: self.planned(known), taken: Vec::new() };
         for turn in 0..turns.on_host {
             let fastest = times.iter().min().map(|&(_, at)| at);
             let like = turn.checked_sub(turns.on_host - turns.like).zip(fastest);
@@ -68,29 +70,30 @@ impl Race<'_> {
                 Some((nth, fastest)) => self.like(&field, fastest, nth),
                 None => self.best_of(&field, &self.new_sets(&field), turn % 3),
             };
-            let Some(next) = next else { break };
+            let Some((glance_ns, next)) = next else { break };
             field.taken.push(next);
-            let found = self.heat(&[next], effort, (before + turn, count));
-            let glance_ns =
-                field.glances.iter().find(|&&(_, at)| at == next).map(|&(glance_ns, _)| glance_ns);
-            field.planned.extend(found.iter().zip(glance_ns).map(|(&(step_ns, at), g)| (at, g, step_ns)));
-            times.extend(found);
+            for (step_ns, at) in self.heat(&[next], effort, (before + turn, count)) {
+                field.last.insert(self.formulation(at), (glance_ns, step_ns));
+                times.push((step_ns, at));
+            }
         }
         times
     }
 
-    /// Candidates with their glances and the times of their steps, in ns, of those in the order as given.
-    fn planned(&self, times: &[(u64, usize)]) -> Vec<(usize, u64, u64)> {
-        let given = |time: &&(u64, usize)| self.candidates()[time.1].pose.order == Order::Given;
-        let times: Vec<(u64, usize)> = times.iter().filter(given).copied().collect();
-        let glances = self.glances(&times.iter().map(|&(_, at)| at).collect::<Vec<usize>>());
-        let step_ns = |at: usize| times.iter().find(|&&(_, other)| other == at).map(|&(step_ns, _)| step_ns);
-        glances.into_iter().filter_map(|(glance_ns, at)| Some((at, glance_ns, step_ns(at)?))).collect()
+    /// For every formulation the glance and the time of the step of its candidate in the order as given.
+    fn last(&self, times: &[(u64, usize)]) -> BTreeMap<Formulation, (u64, u64)> {
+        let steps: BTreeMap<usize, u64> = times.iter().map(|&(step_ns, at)| (at, step_ns)).collect();
+        let is_given = |at: &usize| self.candidates()[*at].pose.order == Order::Given;
+        let given: Vec<usize> = steps.keys().copied().filter(is_given).collect();
+        let glances = self.glances(&given).into_iter();
+        glances
+            .filter_map(|(glance_ns, at)| Some((self.formulation(at), (glance_ns, *steps.get(&at)?))))
+            .collect()
     }
 
     /// A candidate like the fastest: first those with the same ops on the host, of other formulations; then
     /// those with a little more or less on the host. Where none is left, the best that was not taken.
-    fn like(&self, field: &Field, fastest: usize, nth: usize) -> Option<usize> {
+    fn like(&self, field: &Field, fastest: usize, nth: usize) -> Option<Glance> {
         let mut open = field.glances.clone();
         open.retain(|(_, at)| !field.taken.contains(at));
         let mut same = open.clone();
@@ -126,8 +129,7 @@ impl Race<'_> {
 
     /// The candidates with other ops on the host: those of the formulation of `like`, and the rest.
     fn alike(&self, like: usize) -> (Vec<usize>, Vec<usize>) {
-        let formulation = |at: usize| self.candidates()[at].pose.formulation;
-        self.others.iter().copied().partition(|&at| formulation(at) == formulation(like))
+        self.others.iter().copied().partition(|&at| self.formulation(at) == self.formulation(like))
     }
 
     /// Glances at the candidates whose ops on the host are among the best third for the formulation of
@@ -143,22 +145,21 @@ impl Race<'_> {
     }
 
     /// The best candidate by its corrected glance (rank 0), that and its bound (1), or its bound (2).
-    fn best_of(&self, field: &Field, glances: &[Glance], rank: usize) -> Option<usize> {
+    fn best_of(&self, field: &Field, glances: &[Glance], rank: usize) -> Option<Glance> {
         let bound_ns = |at: usize| self.bound_ns(at).unwrap_or(u64::MAX);
-        let glance_ns = |&(glance_ns, at): &Glance| {
-            let formulation = |at: usize| self.candidates()[at].pose.formulation;
-            let last = field.planned.iter().rev().find(|known| formulation(known.0) == formulation(at));
-            last.map_or(glance_ns, |&(_, glance, step)| {
-                (u128::from(glance_ns) * u128::from(step) / u128::from(glance.max(1))) as u64
-            })
+        let corrected = |&(glance_ns, at): &Glance| match field.last.get(&self.formulation(at)) {
+            Some(&(last, step)) => {
+                (u128::from(glance_ns) * u128::from(step) / u128::from(last.max(1))) as u64
+            }
+            None => glance_ns,
         };
         let mut ranked = glances.to_vec();
         ranked.sort_by_key(|glance| match rank {
-            0 => glance_ns(glance),
-            1 => glance_ns(glance).saturating_add(bound_ns(glance.1)),
+            0 => corrected(glance),
+            1 => corrected(glance).saturating_add(bound_ns(glance.1)),
             _ => bound_ns(glance.1),
         });
-        ranked.into_iter().map(|(_, at)| at).find(|&at| !self.is_hopeless(at))
+        ranked.into_iter().find(|&(_, at)| !self.is_hopeless(at))
     }
 
     /// Of the candidates with more on the host than another those most like it, and of those with less.
