@@ -25,6 +25,8 @@ pub(crate) struct Duals {
     pub(crate) across: f64,
     /// Gaps that stay swapped even where there is room: tensor, and id of the step they follow.
     pub(crate) pinned: Vec<(TensorId, Option<StepId>)>,
+    /// For every tensor, a factor of what its copies cost; 1 where there is none.
+    pub(crate) copies: Arena<TensorId, f64>,
 }
 
 impl Duals {
@@ -36,6 +38,7 @@ impl Duals {
             reach: 1.0,
             across: 1.0,
             pinned: Vec::new(),
+            copies: Arena::default(),
         }
     }
 
@@ -81,7 +84,7 @@ impl Duals {
                 cost += (s.copies.back[g] as f64 + each(wraps)) * (1.0 + self.back[to]);
             }
         }
-        cost
+        cost * self.copies.get(t).copied().unwrap_or(1.0)
     }
 
     /// Raises the duals of a gap's copies.

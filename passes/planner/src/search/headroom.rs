@@ -59,7 +59,9 @@ impl<'a> Run<'a> {
                 break;
             }
             if judged.1.evaluation.dev_bytes > self.common.request.capacity {
-                self.tighten(&mut state, &judged.1, passing);
+                // Half of what is too high at a time, and all of it where that does not come to an end.
+                let all = self.best.is_none() && 2 * left <= layouts as u64;
+                self.tighten(&mut state, &judged.1, passing, if all { 1 } else { 2 });
                 if !select::greedy(&mut state, &duals, &mut self.work) {
                     break;
                 }
@@ -91,8 +93,9 @@ impl<'a> Run<'a> {
     }
 
     /// Allows fewer bytes where much is live while slots that the layout put too high are: of what is kept,
-    /// and unless `passing` says that it may take what there is, of what is on its way.
-    pub(super) fn tighten(&self, s: &mut State<'a>, r: &Schedule, passing: bool) {
+    /// and unless `passing` says that it may take what there is, of what is on its way. `part` divides what a
+    /// slot is too high.
+    fn tighten(&self, s: &mut State<'a>, r: &Schedule, passing: bool, part: u64) {
         let (n, capacity) = (s.steps(), self.common.request.capacity);
         // For every moment of trace time the step that it belongs to.
         let mut step_at: Arena<Tick, StepPos> = Arena::filled(StepPos(0), r.trace.end.next().next().index());
@@ -129,7 +132,7 @@ impl<'a> Run<'a> {
             let lists = [(&mut s.headroom.kept, &s.capacity.kept), (&mut s.headroom.all, &s.capacity.all)];
             for (headroom, now) in lists.into_iter().take(if passing { 1 } else { 2 }) {
                 let Some(headroom) = headroom.get_mut(s.anchor[i]) else { continue };
-                *headroom = (*headroom).min(now[i].saturating_sub(less / 2).max(floor.min(now[i])));
+                *headroom = (*headroom).min(now[i].saturating_sub(less / part).max(floor.min(now[i])));
             }
         }
         s.resize();

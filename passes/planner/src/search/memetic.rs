@@ -29,7 +29,6 @@ use crate::decisions::Decisions;
 use crate::error::DecisionsError;
 use crate::ids::{OpPos, TensorId};
 use crate::planner::Alive;
-use crate::problem::Problem;
 
 /// Genes of the first generation besides its orders.
 struct Setting {
@@ -90,7 +89,6 @@ pub(super) fn evolve<'a>(
     }
     let mut all = first(common, starts, known, &mut population.evaluations);
     tell(common, &all, population.evaluations);
-    let groups = groups(common.p);
     let founders = common.request.restarts.then(|| all.clone());
     let share = common.limits.work / (GENERATIONS * CHILDREN) as u64 * 3 / 2;
     for generation in 0..GENERATIONS as u64 {
@@ -108,7 +106,7 @@ pub(super) fn evolve<'a>(
                 // The first children are improved parents.
                 let parent = (generation == 0 || founders.is_some()).then_some(nth as usize);
                 let parents = founders.as_ref().unwrap_or(&all);
-                let First { state, duals, pooled, .. } = breed(&mut run, parents, &groups, parent);
+                let First { state, duals, pooled, .. } = breed(&mut run, parents, parent);
                 let (value, state) = run.lns(state, &duals, share)?;
                 Ok((First { value, state, duals, pooled }, run))
             })
@@ -221,26 +219,9 @@ fn select_fittest(all: &mut Vec<First<'_>>) {
     *all = kept;
 }
 
-/// For every tensor, the group of those that play its part in other layers: names alike but for numbers, of
-/// one size.
-fn groups(p: &Problem) -> Arena<TensorId, usize> {
-    let mut known: BTreeMap<(String, u64), usize> = BTreeMap::new();
-    let group = |t: &crate::problem::Tensor| {
-        let name: String = t.name.chars().filter(|c| !c.is_ascii_digit()).collect();
-        let next = known.len();
-        *known.entry((name, t.bytes)).or_insert(next)
-    };
-    p.tensors.values().map(group).collect()
-}
-
 /// A child of two of the population, mended so that it fits where that can be; or an individual as it is.
-fn breed<'a>(
-    run: &mut Run<'a>,
-    all: &[First<'a>],
-    groups: &Arena<TensorId, usize>,
-    parent: Option<usize>,
-) -> First<'a> {
-    let random = &mut run.random;
+fn breed<'a>(run: &mut Run<'a>, all: &[First<'a>], parent: Option<usize>) -> First<'a> {
+    let (random, kinds) = (&mut run.random, &run.common.kinds.tensors);
     // The better of two, twice.
     let mut draw = || (random.below(all.len() as u64).min(random.below(all.len() as u64))) as usize;
     let (a, mut b) = (draw(), draw());
@@ -253,16 +234,16 @@ fn breed<'a>(
     let (a, b, best) = (&all[a], &all[b], &all[0]);
     let duals = mixed(random, &a.duals, &b.duals, &best.duals);
     let order = if random.below(2) == 0 { order(&a.state) } else { crossed(random, &a.state, &b.state) };
-    // From whom each group takes what is done with its tensors.
+    // From whom each kind takes what is done with its tensors.
     let mut source: BTreeMap<usize, &State<'a>> = BTreeMap::new();
-    for &group in groups.values() {
-        source.entry(group).or_insert_with(|| match random.below(8) {
+    for &kind in kinds.values() {
+        source.entry(kind).or_insert_with(|| match random.below(8) {
             0..4 => &a.state,
             4..7 => &b.state,
             _ => &best.state,
         });
     }
-    let from = |t: TensorId| source.get(&groups[t]).copied().unwrap_or(&a.state);
+    let from = |t: TensorId| source.get(&kinds[t]).copied().unwrap_or(&a.state);
     let mut child = transfer(a, order, &from, &duals);
     child.commit();
     if !select::greedy(&mut child, &duals, &mut run.work) {
@@ -368,11 +349,11 @@ mod tests {
         let lines: Vec<String> = told.iter().map(|times| format!("{times:?}")).collect();
         let wanted = "\
 [54000]
-[47000, 48000, 48000, 48096, 54000]
-[47000, 47000, 48000, 48000, 48000, 48096, 54000]
-[47000, 47000, 47000, 47000, 48000, 48000, 48000, 48096]
-[47000, 47000, 47000, 47000, 48000, 48000, 48000, 48096]
-[47000, 47000, 47000, 47000, 47000, 48000, 48000, 48000]
+[48000, 48000, 48000, 48000, 54000]
+[47000, 48000, 48000, 48000, 48000, 48000, 54000]
+[47000, 48000, 48000, 48000, 48000, 48000, 48000, 54000]
+[47000, 47000, 47000, 48000, 48000, 48000, 48000, 48000]
+[47000, 47000, 47000, 48000, 48000, 48000, 48000, 48000]
 [47000, 47000, 47000, 47000, 47000, 48000, 48000, 48000]
 [47000, 47000, 47000, 47000, 47000, 48000, 48000, 48000]
 [47000, 47000, 47000, 47000, 47000, 47000, 48000, 48000]";

@@ -5,6 +5,7 @@ mod decode;
 mod duals;
 mod headroom;
 mod import;
+mod kinds;
 mod lns;
 mod memetic;
 mod order;
@@ -28,7 +29,8 @@ use crate::planner::{Progress, Request};
 use crate::problem::Problem;
 use duals::Duals;
 use headroom::First;
-use lns::Random;
+use kinds::Kinds;
+use lns::{Guide, Random};
 use order::Precedence;
 use state::State;
 
@@ -91,7 +93,8 @@ pub fn search(
     }
     // Where nothing fits the search finds out.
     let floor = bound::order_free(p, request.capacity, request.allow).unwrap_or_else(|_| p.compute_ns());
-    let common = Common { p, request, floor, limits, planned, precedence: precedence.as_ref() };
+    let (precedence, kinds) = (precedence.as_ref(), &Kinds::new(p));
+    let common = Common { p, request, floor, limits, planned, precedence, kinds };
     let population = memetic::evolve(&common, &distinct, known)?;
     let evolved = population.evaluations;
     let runs: Vec<Result<Run<'_>, DecisionsError>> = population
@@ -123,7 +126,8 @@ pub fn search(
 /// where its choices do not fit. Takes a small part of a search's time.
 pub fn glance(p: &Problem, request: &Request<'_>) -> Option<u64> {
     let floor = p.compute_ns();
-    let common = Common { p, request, floor, limits: Limits::effort(0, 0), planned: true, precedence: None };
+    let (limits, kinds) = (Limits::effort(0, 0), &Kinds::default());
+    let common = Common { p, request, floor, limits, planned: true, precedence: None, kinds };
     memetic::glance(&common).into_iter().min()
 }
 
@@ -138,6 +142,7 @@ struct Common<'a> {
     /// Whether there is a plan even if this finds none.
     planned: bool,
     precedence: Option<&'a Precedence>,
+    kinds: &'a Kinds,
 }
 
 struct Run<'a> {
@@ -298,8 +303,8 @@ impl<'a> Run<'a> {
         let mut stale = 0;
         while self.work < until && best.0 > floor && stale < patience && !self.done() {
             stale += 1;
-            let with = (duals, self.common.precedence);
-            let moved = lns::step(&mut s, with, &mut self.random, DECODES, &mut self.work);
+            let with = Guide { duals, precedence: self.common.precedence, kinds: self.common.kinds };
+            let moved = lns::step(&mut s, &with, &mut self.random, DECODES, &mut self.work);
             self.work += (DECODES * 2 * (s.steps() + s.open.len())) as u64;
             self.evaluations += DECODES as u64;
             // Slightly worse is good enough to go on from.
