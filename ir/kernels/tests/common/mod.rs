@@ -55,6 +55,13 @@ impl Random {
     pub(crate) fn f32(&mut self, shape: &[u64]) -> Tensor {
         self.tensor(DType::F32, shape)
     }
+    /// Floats that are whole numbers from -4 to 4: sums of up to a million of their products are exact in any
+    /// order.
+    pub(crate) fn whole(&mut self, shape: &[u64]) -> Tensor {
+        let ty = TensorType::new(DType::F32, shape);
+        let xs: Vec<f32> = (0..ty.numel()).map(|_| self.below(9) as f32 - 4.0).collect();
+        Tensor::from_slice(ty, &xs).unwrap()
+    }
     /// Positive floats.
     pub(crate) fn positive(&mut self, shape: &[u64]) -> Tensor {
         let ty = TensorType::new(DType::F32, shape);
