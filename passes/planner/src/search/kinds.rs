@@ -48,7 +48,7 @@ mod tests {
     use super::*;
     use crate::sample::chain;
 
-    /// Every layer's ops and tensors are of the same kinds, and share their factors.
+    /// Ops that play the same part are of one kind, and share a factor.
     #[test]
     fn layers_have_the_same_kinds_and_factors() {
         let p = chain(12, 4096, 1000, 2500);

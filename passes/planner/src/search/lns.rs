@@ -4,10 +4,11 @@
 use memc_ir::{Arena, Id};
 
 use super::duals::Duals;
-use super::kinds::{self, Kinds};
+use super::kinds::{Kinds, factors};
 use super::order::Precedence;
 use super::select;
 use super::state::State;
+use super::{Common, DECODES};
 use crate::ids::{GapIx, StepPos, TensorId};
 use crate::timing::Cause;
 
@@ -34,18 +35,10 @@ impl Random {
     }
 }
 
-/// Facts and prices that moves go by.
-pub(crate) struct Guide<'a> {
-    pub(crate) duals: &'a Duals,
-    /// None where the order is kept.
-    pub(crate) precedence: Option<&'a Precedence>,
-    pub(crate) kinds: &'a Kinds,
-}
-
 /// Most gaps that one move takes back.
 const MOST: u64 = 12;
 
-/// Powers of 2 by which the prices of a kind are spread in a move: of recomputing ops, and of copying.
+/// Largest power of 2 by which the prices of a kind rise or fall in a move: of recomputation, and of copies.
 const SPREAD_OPS: f64 = 2.0;
 const SPREAD_TENSORS: f64 = 3.0;
 
@@ -55,19 +48,19 @@ const SPREAD_TENSORS: f64 = 3.0;
 /// What makes the step longer than it has to be is drawn by its length: a stall, or an op that is recomputed.
 /// Some of the copies in the chain that led to the stall are taken back, or the op is not recomputed. Duals
 /// for the move are the learned ones, with noise, and more for what was taken back.
-pub(crate) fn step(
+pub(super) fn step(
     s: &mut State<'_>,
-    with: &Guide<'_>,
+    duals: &Duals,
+    common: &Common<'_>,
     random: &mut Random,
-    decodes: usize,
     work: &mut u64,
 ) -> Option<u64> {
-    let mut noisy = noisy(with, random);
+    let mut noisy = noisy(duals, common.kinds, random);
     let excess = draw(s, random);
     let kind = random.below(8);
     if kind == 0 {
         flip(s, &mut noisy, random);
-    } else if let Some(precedence) = with.precedence.filter(|_| kind <= 2) {
+    } else if let Some(precedence) = common.precedence.filter(|_| kind <= 2) {
         let at = match excess {
             Some(Excess::Stall(i) | Excess::Again(i)) => i,
             None => StepPos::new(random.below(s.steps() as u64) as usize),
@@ -109,22 +102,22 @@ pub(crate) fn step(
     if !select::greedy(s, &noisy, work) {
         return None;
     }
-    Some(s.decode(decodes))
+    Some(s.decode(DECODES))
 }
 
 /// Duals with noise: for each op, and for all ops and all tensors of a kind together. Where much of one kind
 /// is recomputed, much of another has to be copied for any of it to stay.
-fn noisy(with: &Guide<'_>, random: &mut Random) -> Duals {
-    let mut noisy = with.duals.clone();
+fn noisy(duals: &Duals, kinds: &Kinds, random: &mut Random) -> Duals {
+    let mut noisy = duals.clone();
     for price in noisy.out.values_mut().chain(noisy.back.values_mut()) {
         *price = (1.0 + *price) * (0.75 + 0.5 * random.unit()) - 1.0;
     }
-    let factors = kinds::factors(&with.kinds.ops, SPREAD_OPS, random);
-    for (price, &factor) in noisy.recompute.values_mut().zip(factors.values()) {
+    let of_kind = factors(&kinds.ops, SPREAD_OPS, random);
+    for (price, &factor) in noisy.recompute.values_mut().zip(of_kind.values()) {
         *price *= (0.5 + random.unit()) * factor;
     }
     noisy.reach *= 2f64.powf(4.0 * random.unit() - 2.0);
-    noisy.copies = kinds::factors(&with.kinds.tensors, SPREAD_TENSORS, random);
+    noisy.copies = factors(&kinds.tensors, SPREAD_TENSORS, random);
     noisy
 }
 

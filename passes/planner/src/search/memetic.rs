@@ -7,9 +7,9 @@
 //!
 //! - Crossover of the order: one parent's up to a cut, then the other's. Both keep to the precedence, and so
 //!   does the child.
-//! - Crossover of tensors: those that play the same part in every layer follow one parent together. As in a
-//!   particle swarm (Kennedy and Eberhart, 1995) each group stays as it is, or moves to the best of all, or
-//!   to the other parent; duals move part of the way.
+//! - Crossover of tensors: those of one kind follow one parent together. As in a particle swarm (Kennedy and
+//!   Eberhart, 1995) each kind stays as it is, or moves to the best of all, or to the other parent; duals
+//!   move part of the way.
 //! - Greedy choice then mends what does not fit, and large-neighbourhood search improves the child, which
 //!   takes the place of the worst if it is faster.
 

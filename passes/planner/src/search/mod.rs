@@ -30,7 +30,7 @@ use crate::problem::Problem;
 use duals::Duals;
 use headroom::First;
 use kinds::Kinds;
-use lns::{Guide, Random};
+use lns::Random;
 use order::Precedence;
 use state::State;
 
@@ -141,6 +141,7 @@ struct Common<'a> {
     limits: Limits,
     /// Whether there is a plan even if this finds none.
     planned: bool,
+    /// None where the order is kept.
     precedence: Option<&'a Precedence>,
     kinds: &'a Kinds,
 }
@@ -303,8 +304,7 @@ impl<'a> Run<'a> {
         let mut stale = 0;
         while self.work < until && best.0 > floor && stale < patience && !self.done() {
             stale += 1;
-            let with = Guide { duals, precedence: self.common.precedence, kinds: self.common.kinds };
-            let moved = lns::step(&mut s, &with, &mut self.random, DECODES, &mut self.work);
+            let moved = lns::step(&mut s, duals, &self.common, &mut self.random, &mut self.work);
             self.work += (DECODES * 2 * (s.steps() + s.open.len())) as u64;
             self.evaluations += DECODES as u64;
             // Slightly worse is good enough to go on from.
