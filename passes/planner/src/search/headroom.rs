@@ -147,3 +147,51 @@ impl<'a> Run<'a> {
         s.resize();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use memc_ir::Id;
+
+    use super::super::duals::Duals;
+    use super::super::select;
+    use super::super::state::{Permissions, State};
+    use crate::access_sequence::AccessSequence;
+    use crate::ids::OpPos;
+    use crate::planner::Allow;
+    use crate::problem::{Device, Problem, TensorKind};
+    use crate::sample::{op, tensor};
+
+    /// An op whose headroom is tightened to its own need still has a large op run again for it.
+    #[test]
+    fn a_recomputation_takes_what_it_needs_where_headroom_is_tight() {
+        let sizes = [("y", 8192), ("z", 1024), ("big", 20480), ("dz", 1024), ("dx", 1024)];
+        let results = sizes.map(|(name, size)| tensor(name, TensorKind::Transient, size));
+        let wide = [tensor("x", TensorKind::Persistent, 1024), tensor("w", TensorKind::Persistent, 12288)];
+        let tensors = wide.into_iter().chain(results).collect();
+        let ops = vec![
+            op("product", 100, &[0, 1], &[2]),
+            op("sum", 10, &[2], &[3]),
+            op("grow", 10, &[3], &[4]),
+            op("shrink", 10, &[4], &[5]),
+            op("gradient", 10, &[2, 5], &[6]),
+            op("update", 10, &[0, 6], &[0]),
+        ];
+        let rate = 1_000_000_000;
+        let device = Device { h2d_bytes_per_s: rate, d2h_bytes_per_s: rate, ..Device::default() };
+        let p = Problem::new("tight", device, tensors, ops).expect("it is well-formed");
+        let may = Permissions { allow: Allow::ALL, shadow: true };
+        let duals = Duals::new(p.ops.len(), 1.0);
+        let mut state = State::new(&p, AccessSequence::of_order(&p, p.ops.ids()), 36864, may);
+        assert!(select::greedy(&mut state, &duals, &mut 0), "it fits");
+        state.commit();
+        let again =
+            |s: &State<'_>| s.genotype.sequence.steps.values().filter(|s| s.recompute.is_some()).count();
+        assert_eq!(again(&state), 1, "the product runs again");
+        let gradient = OpPos::new(4);
+        let need = state.genotype.sequence.needs[state.ran[gradient]];
+        state.headroom.kept[gradient] = need;
+        state.resize();
+        assert!(state.genotype.sequence.needs.values().any(|&other| other > need));
+        assert!(select::greedy(&mut state, &duals, &mut 0), "it fits still");
+    }
+}

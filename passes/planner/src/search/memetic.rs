@@ -62,7 +62,7 @@ const SIZE: usize = 8;
 
 /// Children of a generation, and generations.
 const CHILDREN: usize = 4;
-const GENERATIONS: usize = 8;
+const GENERATIONS: usize = 16;
 
 /// Individuals whose layouts are searched.
 const FINALISTS: usize = 4;
@@ -90,7 +90,7 @@ pub(super) fn evolve<'a>(
     let mut all = first(common, starts, known, &mut population.evaluations);
     tell(common, &all, population.evaluations);
     let founders = common.request.restarts.then(|| all.clone());
-    let share = common.limits.work / (GENERATIONS * CHILDREN) as u64 * 3 / 2;
+    let share = common.limits.work / (GENERATIONS * CHILDREN) as u64 * 3;
     for generation in 0..GENERATIONS as u64 {
         let found = population.run.as_ref().is_some_and(Run::done);
         let done = found || all.first().is_none_or(|best| best.value <= common.floor);
@@ -356,7 +356,15 @@ mod tests {
 [47000, 47000, 47000, 48000, 48000, 48000, 48000, 48000]
 [47000, 47000, 47000, 47000, 47000, 48000, 48000, 48000]
 [47000, 47000, 47000, 47000, 47000, 48000, 48000, 48000]
-[47000, 47000, 47000, 47000, 47000, 47000, 48000, 48000]";
+[47000, 47000, 47000, 47000, 47000, 47000, 48000, 48000]
+[47000, 47000, 47000, 47000, 47000, 47000, 48000, 48000]
+[47000, 47000, 47000, 47000, 47000, 47000, 47000, 48000]
+[47000, 47000, 47000, 47000, 47000, 47000, 47000, 48000]
+[47000, 47000, 47000, 47000, 47000, 47000, 47000, 47000]
+[47000, 47000, 47000, 47000, 47000, 47000, 47000, 47000]
+[47000, 47000, 47000, 47000, 47000, 47000, 47000, 47000]
+[47000, 47000, 47000, 47000, 47000, 47000, 47000, 47000]
+[47000, 47000, 47000, 47000, 47000, 47000, 47000, 47000]";
         assert_eq!(lines.join("\n"), wanted);
         let best: Vec<u64> = told.iter().filter_map(|times| times.first().copied()).collect();
         assert!(best.is_sorted_by(|a, b| a >= b), "the best lives on: {best:?}");

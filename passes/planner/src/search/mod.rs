@@ -37,7 +37,7 @@ use state::State;
 /// Limits of a search.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Gaps and steps looked at while choosing: for all first choices, two thirds of all children, and
+    /// Gaps and steps looked at while choosing: for all first choices, a third of all children, and
     /// the layouts of two finalists.
     pub work: u64,
     /// Layouts tried for one choice.

@@ -155,12 +155,15 @@ impl<'a> State<'a> {
         state
     }
 
-    /// The capacity of every step from that of the ops.
+    /// The capacity of every step from that of the ops. All there is where a recomputation needs more than
+    /// the op that it runs for is left with.
     pub(crate) fn resize(&mut self) {
-        let steps = self.anchor.values().take(self.steps());
+        let steps = self.anchor.values().zip(self.genotype.sequence.needs.values());
         let of = |headroom: &Arena<OpPos, u64>| {
             let most = headroom.values().copied().max().unwrap_or(0);
-            steps.clone().map(|&op| headroom.get(op).copied().unwrap_or(most)).collect()
+            let left = |op: OpPos| headroom.get(op).copied().unwrap_or(most);
+            let of = |(&op, &needs)| if left(op) < needs { most } else { left(op) };
+            steps.clone().map(of).collect()
         };
         self.capacity = Headroom { kept: of(&self.headroom.kept), all: of(&self.headroom.all) };
     }
