@@ -12,7 +12,7 @@ fn a_state_on_both_sides_is_copied_to_its_host_shadow_and_runs_the_same() {
     let file = |name: &str| folder.path().join(name).display().to_string();
     let (saved, plan) = (file("a.dec"), file("a.plan"));
     let model = "models/mlp_s/training_model.onnx";
-    memc_ok(&["compile", model, "--gpu-mem", "10000B", "--decisions", &saved, "-o", &plan]);
+    memc_ok(&["compile", model, "--gpu-mem", "11000B", "--decisions", &saved, "-o", &plan]);
     let resident_slots = std::fs::read_to_string(&saved).unwrap().matches(" both").count();
     let copies = |c: &&Command| matches!(c.action, Action::Copy { .. });
     let filled = PlanFile::open(&plan).unwrap().plan().prologue.iter().filter(copies).count();

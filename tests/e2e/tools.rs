@@ -175,7 +175,7 @@ fn states_on_both_sides_are_told() {
     let folder = tempfile::tempdir().unwrap();
     let file = |name: &str| folder.path().join(name).display().to_string();
     let (saved, plan) = (file("a.dec"), file("a.plan"));
-    let (model, budget) = ("models/mlp_s/training_model.onnx", ["--gpu-mem", "10000B"]);
+    let (model, budget) = ("models/mlp_s/training_model.onnx", ["--gpu-mem", "11000B"]);
     memc_ok(&[&["compile", model, "--decisions", &saved, "-o", &plan], &budget[..]].concat());
     let decisions = std::fs::read_to_string(&saved).unwrap();
     let name = |l: &str| l.strip_prefix("resident %")?.split_once(" both").map(|(name, _)| name.to_string());
