@@ -156,7 +156,7 @@ mod tests {
     use super::super::select;
     use super::super::state::{Permissions, State};
     use crate::access_sequence::AccessSequence;
-    use crate::ids::OpPos;
+    use crate::ids::{OpPos, StepPos};
     use crate::planner::Allow;
     use crate::problem::{Device, Problem, TensorKind};
     use crate::sample::{op, tensor};
@@ -184,14 +184,15 @@ mod tests {
         let mut state = State::new(&p, AccessSequence::of_order(&p, p.ops.ids()), 36864, may);
         assert!(select::greedy(&mut state, &duals, &mut 0), "it fits");
         state.commit();
-        let again =
-            |s: &State<'_>| s.genotype.sequence.steps.values().filter(|s| s.recompute.is_some()).count();
-        assert_eq!(again(&state), 1, "the product runs again");
+        let sequence = &state.genotype.sequence;
+        let is_again = |&i: &StepPos| sequence.steps[i].recompute.is_some();
+        let again: Vec<StepPos> = sequence.steps.ids().filter(is_again).collect();
+        let [product] = again[..] else { panic!("the product alone runs again, not {again:?}") };
         let gradient = OpPos::new(4);
-        let need = state.genotype.sequence.needs[state.ran[gradient]];
+        let need = sequence.needs[state.ran[gradient]];
+        assert!(state.anchor[product] == gradient && sequence.needs[product] > need);
         state.headroom.kept[gradient] = need;
         state.resize();
-        assert!(state.genotype.sequence.needs.values().any(|&other| other > need));
         assert!(select::greedy(&mut state, &duals, &mut 0), "it fits still");
     }
 }

@@ -162,8 +162,7 @@ impl<'a> State<'a> {
         let of = |headroom: &Arena<OpPos, u64>| {
             let most = headroom.values().copied().max().unwrap_or(0);
             let left = |op: OpPos| headroom.get(op).copied().unwrap_or(most);
-            let of = |(&op, &needs)| if left(op) < needs { most } else { left(op) };
-            steps.clone().map(of).collect()
+            steps.clone().map(|(&op, &needs)| if left(op) < needs { most } else { left(op) }).collect()
         };
         self.capacity = Headroom { kept: of(&self.headroom.kept), all: of(&self.headroom.all) };
     }
