@@ -121,6 +121,11 @@ impl State<'_> {
         let mut best: Option<(u64, Arena<GapIx, Option<Swap>>)> = None;
         self.decoder.waits.clear();
         self.decoder.waits.resize(n, 0);
+        let gaps = &self.genotype.sequence.gaps;
+        self.decoder.outs.clear();
+        let outs = self.outs.iter().filter(|(_, at)| **at >= 0);
+        self.decoder.outs.extend(outs.map(|(g, &at)| (at, gaps[g].to, g)));
+        self.decoder.outs.sort_unstable();
         for _ in 0..rounds {
             let mut decoder = std::mem::take(&mut self.decoder);
             self.put_off(&mut decoder);
@@ -151,10 +156,6 @@ impl State<'_> {
         for (gap, swap) in gaps.values().zip(s.swaps.values_mut()) {
             *swap = swap.map(|_| Swap::longest(gap, n));
         }
-        d.outs.clear();
-        let outs = self.outs.iter().filter(|(_, at)| **at >= 0);
-        d.outs.extend(outs.map(|(g, &at)| (at, gaps[g].to, g)));
-        d.outs.sort_unstable();
         d.staying.clear();
         d.used.clone_from(&self.least);
         d.start.clear();

@@ -87,11 +87,19 @@ impl Copies {
     /// Of a sequence's gaps.
     pub fn new(p: &Problem, sequence: &AccessSequence) -> Copies {
         let gaps = &sequence.gaps;
-        let mut order: Vec<GapIx> = gaps.ids().collect();
-        order.sort_by_key(|&g| (gaps[g].to, g));
+        // A counting sort by the gaps' ends.
+        let mut places = vec![0; 2 * sequence.steps.len() + 2];
+        let end = |gap: &Gap| gap.to.max(0) as usize;
+        gaps.values().for_each(|gap| places[end(gap) + 1] += 1);
+        for i in 1..places.len() {
+            places[i] += places[i - 1];
+        }
+        let mut order = vec![GapIx(0); gaps.len()];
         let mut rank = Arena::filled(0, gaps.len());
-        for (place, &g) in order.iter().enumerate() {
-            rank[g] = place;
+        for (g, gap) in gaps.iter() {
+            let place = &mut places[end(gap)];
+            (order[*place], rank[g]) = (g, *place);
+            *place += 1;
         }
         Copies {
             out: gaps.values().map(|g| p.device.d2h_ns(p.tensors[g.tensor].size)).collect(),
