@@ -207,10 +207,14 @@ fn host_memory_is_limited() {
     assert!(number(&less, "host_bytes") <= most && number(&less, "swap_out_bytes") > 0, "{less} {free}");
     let text = limited("330K", "10K", &|args| memc_fails(4, args));
     assert!(text.contains("of host memory, more than --host-mem 10.00 KiB"), "{text}");
+    assert!(text.contains("\n  the largest tensor there: %"), "{text}");
     let hint = text.split_once("hint: pass --host-mem ").expect("it has one").1;
     let (host, device) = hint.trim_end().split_once(" or more, or --gpu-mem ").expect("it names both");
     let device = device.strip_suffix(" or more, which needs no swapping").expect("it is the end");
     limited("330K", host, &memc_ok);
+    let bytes = |text: &str| text.trim_end_matches('B').parse::<u64>().unwrap();
+    let takes = number(&json(&limited("330K", "1M", &memc_ok)), "host_bytes");
+    assert!(bytes(host) < takes, "less than the {takes} of the plan that is best is enough: {text}");
     limited(device, "10K", &memc_ok);
     assert!(memc_fails(2, &["compile", model, "--host-mem", "10"]).contains("10G"));
 }

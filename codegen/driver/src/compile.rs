@@ -12,7 +12,7 @@ use memc_planner::{Allow, Evaluation, Formulation, TensorKind};
 
 use crate::candidate::{Candidate, HostOps, Poses};
 use crate::error::Error;
-use crate::host_memory::{dearest, swapped_bytes};
+use crate::host_memory::{self, dearest, swapped_bytes};
 use crate::instance::{Instance, Size};
 use crate::machine::{now, since};
 use crate::plan::{DecisionsFile, Outcome, Search};
@@ -232,6 +232,10 @@ pub(crate) fn asked_for(host: &HostOps) -> HostOps {
     if *host == HostOps::Best { HostOps::None } else { host.clone() }
 }
 
+/// Ops up to which a model is planned again so many times, to say how much host memory would be enough.
+const HINTED_OPS: usize = 1024;
+const HALVINGS: usize = 6;
+
 /// A compilation, and the permissions that it has so far.
 struct Job<'a> {
     model: &'a Model,
@@ -257,12 +261,22 @@ impl Job<'_> {
             (outcome, lowered) = match self.swapping_less(poses, &outcome, swaps, most)? {
                 Some(found) => found,
                 None => {
+                    let search = self.search.clone();
                     // Host memory then holds inputs and outputs only.
                     self.search.allow.swap = false;
                     self.search.host = asked_for(&self.search.host);
-                    self.instance = Instance::on(model, self.profile, self.search.poses())?;
-                    self.whole = None;
-                    self.run().map_err(|e| self.too_much_swapped([swaps, most], e))?
+                    let alone = Instance::on(model, self.profile, self.search.poses())?;
+                    let last = std::mem::replace(&mut self.instance, alone);
+                    let whole = self.whole.take().unwrap_or(last);
+                    match self.run() {
+                        Ok(found) => found,
+                        Err(Error::Infeasible(_)) => {
+                            let without = self.without_swaps(most)?;
+                            let with = Job { instance: whole, search, ..self };
+                            return Err(with.too_much_swapped(poses, &outcome, [swaps, most], &without));
+                        }
+                        Err(e) => return Err(e),
+                    }
                 }
             };
         }
@@ -359,26 +373,59 @@ impl Job<'_> {
         Ok(lowered)
     }
 
-    /// Error where a plan that swaps takes too much host memory and none without swapping is found.
-    fn too_much_swapped(&self, [swaps, most]: [u64; 2], without: Error) -> Error {
-        if !matches!(without, Error::Infeasible(_)) {
-            return without;
-        }
-        let smallest = match self.instance.smallest(self.search.allow) {
-            Ok(smallest) => smallest,
-            Err(e) => return e,
-        };
+    /// Part of a hint: the budget on the device that needs no swapping, where the one given is too small.
+    fn without_swaps(&self, most: u64) -> Result<String, Error> {
+        let smallest = self.instance.smallest(self.search.allow)?;
         // Bytes that pass through host memory in any case.
         let least = self.instance.given().kept().evaluation.host_bytes;
-        let more = if smallest > self.budget.unwrap_or(u64::MAX) && least <= most {
-            format!(", or --gpu-mem {smallest}B or more, which needs no swapping")
-        } else {
-            String::new()
+        let is_more = smallest > self.budget.unwrap_or(u64::MAX) && least <= most;
+        let hint = || format!(", or --gpu-mem {smallest}B or more, which needs no swapping");
+        Ok(if is_more { hint() } else { String::new() })
+    }
+
+    /// Error where a plan that swaps takes too much host memory and none without swapping is found.
+    fn too_much_swapped(
+        self,
+        poses: &Poses,
+        outcome: &Outcome,
+        [swaps, most]: [u64; 2],
+        without: &str,
+    ) -> Error {
+        let largest = self.largest_swapped(outcome);
+        let enough = match self.enough(poses, outcome, [swaps, most]) {
+            Ok(enough) => enough,
+            Err(e) => return e,
         };
         let (takes, most) = (Bytes(swaps), Bytes(most));
         Error::no_fit(format!(
             "the plan takes {takes} of host memory, more than --host-mem {most}, and no plan without \
-             swapping is found in this budget\nhint: pass --host-mem {swaps}B or more{more}"
+             swapping is found in this budget{largest}\nhint: pass --host-mem {enough}B or more{without}"
         ))
+    }
+
+    /// Line with the largest tensor that a plan swaps; empty where there is none.
+    fn largest_swapped(&self, outcome: &Outcome) -> String {
+        let Some((candidate, plan)) = outcome.of(&self.instance) else { return String::new() };
+        host_memory::largest(candidate.numbers(), plan).map_or_else(String::new, |largest| {
+            format!("\n  the largest tensor there: %{}, {}", largest.name, Bytes(largest.bytes))
+        })
+    }
+
+    /// The least host memory in bytes with which a plan was found: at most `swaps`, which is enough, and more
+    /// than `most`. Large models are not planned again for it.
+    fn enough(mut self, poses: &Poses, outcome: &Outcome, [swaps, most]: [u64; 2]) -> Result<u64, Error> {
+        let (mut least, mut enough) = (most, swaps);
+        if self.instance.given().numbers().ops.len() > HINTED_OPS {
+            return Ok(enough);
+        }
+        for _ in 0..HALVINGS {
+            let middle = least + (enough - least) / 2;
+            let found = self.swapping_less(poses, outcome, swaps, middle)?.is_some();
+            if let Some(whole) = self.whole.take() {
+                self.instance = whole;
+            }
+            *(if found { &mut enough } else { &mut least }) = middle;
+        }
+        Ok(enough)
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use memc_planner::{CommandKind, Problem, Schedule, TensorId, TensorKind};
+use memc_planner::{CommandKind, Problem, Schedule, Tensor, TensorId, TensorKind};
 
 /// The tensors that a plan swaps.
 fn swapped(p: &Problem, plan: &Schedule) -> BTreeSet<TensorId> {
@@ -16,6 +16,11 @@ fn swapped(p: &Problem, plan: &Schedule) -> BTreeSet<TensorId> {
 /// Bytes of all tensors that a plan swaps.
 pub(crate) fn swapped_bytes(p: &Problem, plan: &Schedule) -> u64 {
     swapped(p, plan).into_iter().map(|t| p.tensors[t].bytes).sum()
+}
+
+/// The largest tensor that a plan swaps.
+pub(crate) fn largest<'a>(p: &'a Problem, plan: &Schedule) -> Option<&'a Tensor> {
+    swapped(p, plan).into_iter().map(|t| &p.tensors[t]).max_by_key(|t| t.bytes)
 }
 
 /// Names of the tensors that a plan swaps, the dearest first, whose bytes together are at most `room`. States
