@@ -7,9 +7,8 @@ Needs: a release build of memc, nothing else. One JSON object a cell on stdout, 
 Shares are of the unplanned peak of the model's own gradients, the device's reserve included. `ideal` is the time of the
 ops alone of the fastest formulation, `bound` what no plan of any formulation beats in the plan's order: in
 any order, where the plan changes that of its formulation. `given_order_bound` is that of plans that keep the order as
-given. `unlaid` is the
-shortest step of all choices in the search that fit in bytes, before they have offsets; updates on the host take no time
-there.
+given. `unlaid` is the shortest step of all choices in the search that fit in bytes, before they have offsets, by its
+own timing.
 """
 
 import argparse
