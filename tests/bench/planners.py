@@ -1,6 +1,7 @@
 """Plans problems and models with every planner at several budgets and prints one JSON object, or tables with --table.
 
 Usage: python tests/bench/planners.py [PROBLEM.json...] [--shares 1,0.75,0.5] [--modes swap,both] [--models] [--planners memc,belady]
+                                   [--seeds N]
 Needs: a release build of memc.
 
 A cell is a problem, a budget and what is allowed: `swap` in the given order, `recompute`, or `both`. Shares are of the device memory of a
@@ -9,7 +10,8 @@ step's time over that of the unplanned step, by the one evaluator; `over_bound` 
 cell; `over_best` the default planner's time over that of the fastest other; `published` is what the problem file reports
 of other systems, over its ideal. Every row says at which `effort` and by which `build` (the beginning of the program's SHA-256) it was
 planned. --known takes rows of earlier outputs over: those of another effort are planned again, those of other builds are
-counted in the summary.
+counted in the summary. With --seeds N the default planner plans every cell N times, each with another seed of its search,
+and a line a cell has the best and the worst of the steps over the ideal one.
 """
 import argparse
 import collections
@@ -57,9 +59,9 @@ def planned(cell, planner, args):
     return {"planner": planner, "effort": args.effort, "build": build(), **outcome(cell, planner, args)}
 
 
-def outcome(cell, planner, args):
+def outcome(cell, planner, args, *more):
     command = ["plan", cell["path"], *cell["arguments"], *MODES[cell["mode"]], "--gpu-mem", f"{cell['budget']}B",
-               "--planner", planner, "--json", "--effort", args.effort]
+               "--planner", planner, "--json", "--effort", args.effort, *more]
     command += ["--time-limit", f"{args.time_limit}s"] if args.time_limit else []
     try:
         run = memc(*command, limit=args.limit)
@@ -136,6 +138,16 @@ def ratio(value):
     return f"{value:.4f}" if value is not None else "-"
 
 
+def seeds(cells, args):
+    for cell in cells:
+        rows = [outcome(cell, DEFAULT, args, "--search-seed", seed) for seed in range(args.seeds)]
+        steps = [row["over_ideal"] for row in rows if row.get("feasible")]
+        row = {name: cell[name] for name in ("problem", "share", "mode", "budget")} | {"build": build(), "plans": len(steps)}
+        if steps:
+            row |= {"best": min(steps), "worst": max(steps), "worst_over_best": max(steps) / min(steps)}
+        print(json.dumps(row), flush=True)
+
+
 def summary(cells):
     wins = sum(c["wins"] for c in cells)
     builds = collections.Counter(r.get("build", "unknown") for c in cells for r in c["rows"])
@@ -172,6 +184,7 @@ def main():
     parser.add_argument("--time-limit", type=int, help="seconds after which a search gives its best")
     parser.add_argument("--limit", type=float, default=600, help="seconds after which a plan is given up")
     parser.add_argument("--known", type=pathlib.Path, nargs="*", default=[], help="earlier outputs: what they hold is not planned again")
+    parser.add_argument("--seeds", type=int, help="seeds of the search for every cell")
     parser.add_argument("--table", action="store_true")
     args = parser.parse_args()
     planners = args.planners.split(",") if args.planners else known()
@@ -181,6 +194,8 @@ def main():
     cells = [cell for cell in cells if args.only in f"{cell['path']}"]
     if not cells:
         parser.error("no problem: name files, or give --models")
+    if args.seeds:
+        return seeds(cells, args)
     earlier = rows_of(args.known, args.effort)
     for cell in cells:
         key = (cell["problem"], cell["share"], cell["mode"], cell["budget"])
