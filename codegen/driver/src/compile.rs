@@ -8,7 +8,7 @@ use memc_ir::{Bytes, Module};
 use memc_lower::{Lowered, lower};
 use memc_passes::{CONV_WORKSPACE, DeviceProfile, Kernels};
 use memc_plan::{Claims, Meta, Plan, PlanFile};
-use memc_planner::{Allow, Evaluation, Formulation, TensorKind};
+use memc_planner::{Allow, Evaluation, Formulation, Tensor, TensorKind};
 
 use crate::candidate::{Candidate, HostOps, Poses};
 use crate::error::Error;
@@ -232,8 +232,10 @@ pub(crate) fn asked_for(host: &HostOps) -> HostOps {
     if *host == HostOps::Best { HostOps::None } else { host.clone() }
 }
 
-/// Ops up to which a model is planned again so many times, to say how much host memory would be enough.
+/// Ops up to which an error says how much host memory would be enough.
 const HINTED_OPS: usize = 1024;
+
+/// Limits of host memory that are tried for it, with the least effort.
 const HALVINGS: usize = 6;
 
 /// A compilation, and the permissions that it has so far.
@@ -300,9 +302,7 @@ impl Job<'_> {
     fn largest_hosted(&self, outcome: &Outcome) -> String {
         let Some((candidate, _)) = outcome.of(&self.instance) else { return String::new() };
         let hosted = candidate.numbers().tensors.values().filter(|t| t.kind == TensorKind::Hosted);
-        hosted.max_by_key(|t| t.bytes).map_or_else(String::new, |largest| {
-            format!("\n  the largest state there: %{}, {}", largest.name, Bytes(largest.bytes))
-        })
+        said_of("state", hosted.max_by_key(|t| t.bytes))
     }
 
     /// Plans, or carries decisions out; then lowers and checks.
@@ -406,26 +406,46 @@ impl Job<'_> {
     /// Line with the largest tensor that a plan swaps; empty where there is none.
     fn largest_swapped(&self, outcome: &Outcome) -> String {
         let Some((candidate, plan)) = outcome.of(&self.instance) else { return String::new() };
-        host_memory::largest(candidate.numbers(), plan).map_or_else(String::new, |largest| {
-            format!("\n  the largest tensor there: %{}, {}", largest.name, Bytes(largest.bytes))
-        })
+        said_of("tensor", host_memory::largest(candidate.numbers(), plan))
     }
 
-    /// The least host memory in bytes with which a plan was found: at most `swaps`, which is enough, and more
-    /// than `most`. Large models are not planned again for it.
+    /// Bytes of host memory with which there is a plan: the least that was found, or `swaps`, which are
+    /// enough. `most` are too few. Large models are not planned again for it.
     fn enough(mut self, poses: &Poses, outcome: &Outcome, [swaps, most]: [u64; 2]) -> Result<u64, Error> {
-        let (mut least, mut enough) = (most, swaps);
         if self.instance.given().numbers().ops.len() > HINTED_OPS {
-            return Ok(enough);
+            return Ok(swaps);
         }
+        let effort = std::mem::take(&mut self.search.effort);
+        let (mut least, mut enough) = (most, swaps);
         for _ in 0..HALVINGS {
             let middle = least + (enough - least) / 2;
-            let found = self.swapping_less(poses, outcome, swaps, middle)?.is_some();
-            if let Some(whole) = self.whole.take() {
-                self.instance = whole;
-            }
-            *(if found { &mut enough } else { &mut least }) = middle;
+            let is_enough = self.is_enough(poses, outcome, [swaps, middle])?;
+            *(if is_enough { &mut enough } else { &mut least }) = middle;
         }
-        Ok(enough)
+        // More effort may not find it.
+        self.search.effort = effort;
+        let is_enough = enough == swaps || self.is_enough(poses, outcome, [swaps, enough])?;
+        Ok(if is_enough { enough } else { swaps })
     }
+
+    /// Whether there is a plan with fewer tensors swapped that takes at most `most` bytes of host memory.
+    fn is_enough(
+        &mut self,
+        poses: &Poses,
+        outcome: &Outcome,
+        [swaps, most]: [u64; 2],
+    ) -> Result<bool, Error> {
+        let found = self.swapping_less(poses, outcome, swaps, most)?.is_some();
+        if let Some(whole) = self.whole.take() {
+            self.instance = whole;
+        }
+        Ok(found)
+    }
+}
+
+/// Line with the largest of some kind of tensors in host memory; empty where there is none.
+fn said_of(kind: &str, largest: Option<&Tensor>) -> String {
+    largest.map_or_else(String::new, |largest| {
+        format!("\n  the largest {kind} there: %{}, {}", largest.name, Bytes(largest.bytes))
+    })
 }
